@@ -1,0 +1,41 @@
+"""One exception tree. Every class pickles, so an error raised in a Ray worker reaches the driver as itself.
+
+`UserError` and its children are things a person can put right: the CLI prints their message alone and
+exits with code 2. Everything else is a defect or a failed machine, and may be retried.
+"""
+
+
+class RLTrainError(Exception):
+    """Base of every error this project raises on purpose."""
+
+
+class UserError(RLTrainError):
+    """Something the user wrote or set is wrong; the message says what, where, and what would be right."""
+
+
+class RecipeError(UserError):
+    """A recipe, profile or override cannot be used."""
+
+
+class DataError(UserError):
+    """Rows, files or data references cannot be used."""
+
+
+class ModelError(UserError):
+    """A model cannot be found or loaded."""
+
+
+class EnvError(UserError):
+    """An environment is unknown, registered twice, or refuses its row."""
+
+
+class StorageError(UserError):
+    """Something could not be written or read back: a full disk, a missing permission, a damaged file."""
+
+
+class RewardError(RLTrainError):
+    """A reward is missing or not finite."""
+
+
+class WorkerDied(RLTrainError):
+    """A worker process ended while it was needed; a retry rebuilds the workers from the last checkpoint."""

@@ -1,0 +1,125 @@
+"""What a task returns: small frozen records of hashes, paths, counts and metrics. Tensors never travel here."""
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Receipt(BaseModel):
+    """Base of all receipts: immutable, JSON round trip, unknown keys refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class Rejection(Receipt):
+    """One row that was refused, and why."""
+
+    file: str
+    row: int
+    """Row number, from 1, or the line number for line-based formats."""
+    field: str
+    reason: str
+    """A short class of problem, the same for all rows that share it."""
+    value: str
+    """The offending value, shortened."""
+    expected: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.row} field {self.field}: {self.reason}, got {self.value}; expected {self.expected}"
+
+
+class SourceFile(Receipt):
+    """An input file and its content identity."""
+
+    path: str
+    num_bytes: int
+    mtime_ns: int
+    sha256: str
+
+
+class ValidationReport(Receipt):
+    """Outcome of validate-data over all files of a recipe."""
+
+    files: list[SourceFile]
+    num_rows: int
+    num_accepted: int
+    rejected_by_reason: dict[str, int]
+    examples: list[Rejection]
+    """The first refused rows; all of them are in `rejects_path`."""
+    rejects_path: str | None = None
+    cached: bool = False
+    """True when the same files had been validated before under the same schema and environments."""
+    explanation: str
+    """Why this was, or was not, taken from the cache."""
+
+    @property
+    def num_rejected(self) -> int:
+        return self.num_rows - self.num_accepted
+
+
+class CacheReceipt(Receipt):
+    """Outcome of prepare-cache: where the prepared rows lie and what they were made from."""
+
+    run_hash: str
+    """Digest over schema version, code version, parameters and input contents; never the output path."""
+    path: str
+    """Folder with train.parquet, eval.parquet and the sentinel."""
+    hit: bool
+    explanation: str
+    """Why it was a hit, or which input changed."""
+    num_train_rows: int
+    num_eval_rows: int
+    dropped: dict[str, int]
+    """Rows left out by preparation, by reason (for example too_long)."""
+    sources: list[SourceFile]
+    hash_parts: dict[str, str]
+
+
+class IterationReceipt(Receipt):
+    """Outcome of one train-iteration: the checkpoint it ended in and its mean metrics."""
+
+    iteration: int
+    """From 1."""
+    first_step: int
+    last_step: int
+    checkpoint: str
+    metrics: dict[str, float]
+    skipped: bool = False
+    """True when an earlier run with the same run key had already finished this iteration."""
+
+
+class EvalReceipt(Receipt):
+    """Outcome of one evaluation on the held-out rows."""
+
+    label: str
+    """`baseline`, `iteration-3` or `final`."""
+    step: int
+    num_rows: int
+    accuracy: float
+    """Share of held-out rows with full reward."""
+    mean_reward: float
+    ci_low: float
+    """95 % interval of the accuracy (Wilson)."""
+    ci_high: float
+    mean_length: float
+    truncated_share: float
+    samples_path: str
+    """JSONL with prompt, answer and reward of every held-out row."""
+    eval_digest: str
+    skipped: bool = False
+
+
+class ModelReceipt(Receipt):
+    """Outcome of register-model: the version, and whether the alias moved."""
+
+    name: str
+    version: int
+    model_path: str
+    accuracy: float
+    compared_with: str
+    """`champion v3` or `baseline`."""
+    compared_accuracy: float
+    margin: float
+    promoted: bool
+    reason: str
+    extra: dict[str, Any] = Field(default_factory=dict)
