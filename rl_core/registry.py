@@ -9,11 +9,14 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from rl_core.errors import RecipeError
+
+
+T = TypeVar("T")
 
 
 class PluginConfig(BaseModel):
@@ -49,7 +52,7 @@ def import_target(target: str) -> type:
         raise RecipeError(f"target {target!r} cannot be imported ({error}); write it as pkg.module:Class") from error
 
 
-class Registry[T]:
+class Registry(Generic[T]):
     """The plug-ins of one kind, found in one package."""
 
     def __init__(self, kind: str, package: str) -> None:
