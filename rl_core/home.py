@@ -1,0 +1,69 @@
+"""Where local state lies: one folder, `.rl-train/` in the working directory or `RL_TRAIN_HOME`."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Home:
+    """The local state folder and its rooms."""
+
+    root: Path
+
+    @classmethod
+    def default(cls) -> "Home":
+        """`RL_TRAIN_HOME` when set, else `.rl-train` in the working directory."""
+        return cls(Path(os.environ.get("RL_TRAIN_HOME") or ".rl-train").expanduser().resolve())
+
+    @property
+    def mlflow_uri(self) -> str:
+        return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{self.root / 'mlflow.db'}"
+
+    @property
+    def mlflow_artifacts(self) -> Path:
+        return self.root / "mlflow-artifacts"
+
+    @property
+    def prefect(self) -> Path:
+        return self.root / "prefect"
+
+    @property
+    def data(self) -> Path:
+        return self.root / "data"
+
+    @property
+    def cache(self) -> Path:
+        return self.root / "cache"
+
+    @property
+    def models(self) -> Path:
+        return self.root / "models"
+
+    @property
+    def runs(self) -> Path:
+        return self.root / "runs"
+
+    def environment(self) -> dict[str, str]:
+        """Settings that keep services local and silent; those the user has set already win."""
+        defaults = {
+            "RL_TRAIN_HOME": str(self.root),
+            "PREFECT_HOME": str(self.prefect),
+            "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+            "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "90",
+            "DO_NOT_TRACK": "1",
+            "MLFLOW_DISABLE_TELEMETRY": "true",
+            "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+            "MLFLOW_TRACKING_URI": self.mlflow_uri,
+            # Ray starts workers at nice 15, which starves training on a busy machine.
+            "RAY_worker_niceness": "0",
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+            "TOKENIZERS_PARALLELISM": "false",
+        }
+        return {key: os.environ.get(key, value) for key, value in defaults.items()}
+
+    def activate(self) -> None:
+        """Create the folder and export `environment()`, before Prefect, Ray or MLflow is imported."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        os.environ.update(self.environment())

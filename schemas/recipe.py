@@ -1,0 +1,233 @@
+"""The typed recipe: what to train. Every key is checked; a key nobody knows is refused.
+
+Plug-in blocks (`algorithm`, `rewards`, `environments`) stay mappings here and are validated by the plug-in's own
+`Config` when the recipe is loaded (`rl_core.recipes`), since schemas import nothing from above.
+"""
+
+from enum import StrEnum
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+
+class Section(BaseModel):
+    """Base of every recipe section: unknown keys refused, immutable, documented by the string under each field."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class Domain(StrEnum):
+    """What a policy produces; selects the trainer."""
+
+    TEXT = "text"
+    """Tokens of a language model, single- or multi-turn."""
+
+
+class FSDPMode(StrEnum):
+    """How parameters lie on the ranks."""
+
+    FULL = "full"
+    """Shard parameters, gradients and optimiser state; gather again in the backward pass (ZeRO-3)."""
+    GRAD_OP = "grad_op"
+    """Keep parameters gathered between forward and backward (ZeRO-2): more memory, less traffic."""
+
+
+class DType(StrEnum):
+    """Number format of the forward and backward computation. Master weights are always float32."""
+
+    BFLOAT16 = "bfloat16"
+    """Half the memory traffic; the default where the processor has it."""
+    FLOAT32 = "float32"
+    """Exact comparisons between runs and rank counts."""
+
+
+class ModelConfig(Section):
+    """The policy's starting weights."""
+
+    path: str
+    """A local folder, a Hugging Face id (`name` or `name@revision`), or `embedded:smollm2-135m-instruct`."""
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Passed to the tokenizer's chat template, in the length filter and in the rollout alike."""
+    attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
+    """Attention implementation of transformers."""
+
+
+class LoraConfig(Section):
+    """Low-rank adapters (arXiv 2106.09685), injected before the FSDP wrap."""
+
+    rank: int = Field(16, ge=1)
+    """Inner dimension of each adapter."""
+    alpha: float = Field(32, gt=0)
+    """Scale: the update is multiplied by alpha / rank."""
+    dropout: float = Field(0.0, ge=0, lt=1)
+    """Dropout inside the adapter; leave 0 so that rollout and training agree."""
+    target_modules: list[str] | None = None
+    """Names of the linear layers; unset means the model family's own list."""
+
+
+class FSDPConfig(Section):
+    """How FSDP2 wraps the model."""
+
+    fsdp_mode: FSDPMode = FSDPMode.FULL
+    """How parameters lie on the ranks."""
+    param_dtype: DType = DType.BFLOAT16
+    """Format of the gathered parameters and of the computation; gradients are always reduced in float32."""
+    activation_checkpointing: bool = False
+    """Recompute block activations in the backward pass: less memory, about a third more time."""
+
+
+class OptimizerConfig(Section):
+    """AdamW."""
+
+    learning_rate: float = Field(1e-5, gt=0)
+    """Peak learning rate."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """Decay of the first and second moment."""
+    eps: float = Field(1e-8, gt=0)
+    """Added to the denominator."""
+    weight_decay: float = Field(0.0, ge=0)
+    """Decoupled weight decay."""
+
+
+class LrSchedulerConfig(Section):
+    """Learning rate over optimiser steps."""
+
+    kind: Literal["constant", "linear", "cosine"] = "constant"
+    """Shape after the warm-up."""
+    warmup_steps: int = Field(0, ge=0)
+    """Steps of linear warm-up from zero."""
+    min_ratio: float = Field(0.0, ge=0, le=1)
+    """Final rate as a share of the peak (linear, cosine)."""
+
+
+class DataConfig(Section):
+    """Where rows come from."""
+
+    train: list[str | dict[str, Any]] = Field(min_length=1)
+    """Files, or generator blocks `{task: ..., size: ...}` for procedural problems."""
+    eval: list[str | dict[str, Any]] = Field(min_length=1)
+    """Held-out rows; never trained on."""
+    max_prompt_length: int = Field(512, ge=1)
+    """Prompts with more tokens than this are dropped and counted."""
+    default_env_class: str | None = None
+    """Environment of rows that name none."""
+    on_invalid: Literal["fail", "drop"] = "fail"
+    """What to do with rows that break the schema."""
+    max_bad_fraction: float = Field(0.01, ge=0, le=1)
+    """With `drop`: more bad rows than this share fail the run."""
+
+
+class RolloutConfig(Section):
+    """How the policy is sampled."""
+
+    samples_per_prompt: int = Field(8, ge=1)
+    """Group size G: siblings that share a prompt."""
+    max_new_tokens: int = Field(256, ge=1)
+    """Limit per turn."""
+    max_context_length: int = Field(2048, ge=2)
+    """Limit of prompt, replies and observations together, for several turns."""
+    temperature: float = Field(1.0, gt=0)
+    """Softmax temperature of sampling; the log-probabilities are those of the tempered distribution."""
+    max_batch_size: int = Field(64, ge=1)
+    """Most rows decoded at once; larger rollouts go in slices of whole groups."""
+
+
+class TrainingConfig(Section):
+    """How long to train, and in what portions."""
+
+    num_iterations: int = Field(4, ge=1)
+    """Train-iteration tasks; each ends in a complete checkpoint."""
+    steps_per_iteration: int = Field(5, ge=1)
+    """Turns of the loop in one iteration."""
+    prompts_per_step: int = Field(8, ge=1)
+    """Different prompts in one rollout."""
+    num_mini_batches: int = Field(1, ge=1)
+    """Optimiser steps one rollout is split into."""
+    num_updates_per_batch: int = Field(1, ge=1)
+    """Passes over one rollout with the old log-probabilities frozen."""
+    max_grad_norm: float = Field(1.0, gt=0)
+    """Gradients are clipped to this global norm."""
+    keep_checkpoints: int = Field(2, ge=1)
+    """Complete checkpoints kept; older ones are removed."""
+
+
+class EvaluationConfig(Section):
+    """How the held-out rows are scored."""
+
+    eval_every: int = Field(0, ge=0)
+    """Evaluate after every so many iterations; 0 means only before and after training."""
+    max_new_tokens: int = Field(256, ge=1)
+    """Room to answer, which may exceed the rollout's."""
+    batch_size: int = Field(64, ge=1)
+    """Rows decoded at once (greedy)."""
+
+
+class RegistrationConfig(Section):
+    """What becomes of the trained model."""
+
+    model_name: str | None = None
+    """Name in the MLflow model registry; unset means `rl-train-<recipe name>`."""
+    margin: float = Field(0.0, ge=0)
+    """The champion alias moves only when accuracy exceeds the incumbent's by more than this."""
+
+
+class PlacementConfig(Section):
+    """Where it runs; usually taken whole from a profile."""
+
+    device: Literal["cpu", "cuda"] = "cpu"
+    """Kind of device each worker holds."""
+    num_devices: int = Field(1, ge=1)
+    """Workers, one per device: the data-parallel size."""
+    threads_per_device: int = Field(0, ge=0)
+    """CPU threads per worker; 0 shares the machine's cores out evenly."""
+    micro_batch_size: int = Field(8, ge=1)
+    """Rows in one forward and backward pass."""
+    ray_address: str | None = None
+    """A running cluster; unset starts a private one that ends with the run."""
+
+
+class Recipe(Section):
+    """One training job."""
+
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$")
+    """Name of the job: lower case, digits, dashes."""
+    domain: Domain = Domain.TEXT
+    """Which trainer runs it."""
+    seed: int = Field(0, ge=0)
+    """Seed of data order, sampling and initialisation."""
+    model: ModelConfig
+    lora: LoraConfig | None = None
+    """Adapters; unset trains every parameter."""
+    fsdp: FSDPConfig = FSDPConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    scheduler: LrSchedulerConfig = LrSchedulerConfig()
+    data: DataConfig
+    environments: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """Options per environment id, validated by the environment's Config."""
+    algorithm: dict[str, Any] = Field(default_factory=lambda: {"name": "grpo"})
+    """`{name: grpo, ...}` or `{target: my_pkg.my_module:MyAlgorithm, ...}`."""
+    rollout: RolloutConfig = RolloutConfig()
+    training: TrainingConfig = TrainingConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    registration: RegistrationConfig = RegistrationConfig()
+    placement: PlacementConfig = PlacementConfig()
+
+    @model_validator(mode="after")
+    def _batches_divide(self) -> "Recipe":
+        rows = self.training.prompts_per_step * self.rollout.samples_per_prompt
+        parts = self.training.num_mini_batches * self.placement.num_devices
+        if rows % parts:
+            raise ValueError(
+                f"prompts_per_step x samples_per_prompt = {rows} rows do not divide into num_mini_batches x "
+                f"num_devices = {parts} equal parts"
+            )
+        if self.training.prompts_per_step % self.placement.num_devices:
+            raise ValueError(
+                f"prompts_per_step = {self.training.prompts_per_step} must be a multiple of num_devices = "
+                f"{self.placement.num_devices}, so that siblings stay on one rank"
+            )
+        return self
+
+    @property
+    def registered_name(self) -> str:
+        return self.registration.model_name or f"rl-train-{self.name}"
