@@ -1,0 +1,112 @@
+"""Model family: decoder-only language models of transformers.
+
+Shapes: B rows, L = P + T positions (prompt, left-padded; response, right-padded), H hidden, N selected positions,
+V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from rl_core.errors import ModelError
+from schemas.recipe import LoraConfig, ModelConfig
+
+CHUNK_TOKENS = 1024
+"""Positions whose vocabulary row exists at once: bounds the memory of the log-softmax."""
+
+
+class CausalLMPolicy(nn.Module):
+    """A language model as a policy: its forward gives the log-probability of each response token."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    @property
+    def language_model(self) -> Any:
+        """The transformers model, below any adapters."""
+        return self.model.get_base_model() if hasattr(self.model, "peft_config") else self.model
+
+    def forward(
+        self,
+        input_ids_BL: Tensor,
+        attention_mask_BL: Tensor,
+        position_ids_BL: Tensor,
+        response_mask_BT: Tensor,
+        *,
+        temperature: float = 1.0,
+        with_entropy: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Log-probabilities [B, T] of the response tokens, zero where the mask is, and entropy [B, T] or None.
+
+        Only positions with a set mask meet the vocabulary projection.
+        """
+        num_response = response_mask_BT.shape[1]
+        hidden_BLH = self.language_model.model(
+            input_ids=input_ids_BL, attention_mask=attention_mask_BL, position_ids=position_ids_BL, use_cache=False
+        ).last_hidden_state
+        keep_BT = response_mask_BT.bool()
+        hidden_NH = hidden_BLH[:, -num_response - 1 : -1][keep_BT]
+        targets_N = input_ids_BL[:, -num_response:][keep_BT]
+        log_probs_N, entropy_N = self._score(hidden_NH, targets_N, temperature, with_entropy)
+        zeros = torch.zeros(keep_BT.shape, dtype=torch.float32, device=hidden_BLH.device)
+        entropy_BT = zeros.masked_scatter(keep_BT, entropy_N) if entropy_N is not None else None
+        return zeros.masked_scatter(keep_BT, log_probs_N), entropy_BT
+
+    def _score(
+        self, hidden_NH: Tensor, targets_N: Tensor, temperature: float, with_entropy: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        def chunk(hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+            all_log_probs = (self.language_model.lm_head(hidden).float() / temperature).log_softmax(-1)
+            log_probs = all_log_probs.gather(-1, targets[:, None])[:, 0]
+            entropy = -(all_log_probs.exp() * all_log_probs).sum(-1) if with_entropy else torch.zeros_like(log_probs)
+            return log_probs, entropy
+
+        recompute = torch.is_grad_enabled() and len(targets_N) > CHUNK_TOKENS
+        parts = [
+            checkpoint(chunk, hidden, targets, use_reentrant=False) if recompute else chunk(hidden, targets)
+            for hidden, targets in zip(hidden_NH.split(CHUNK_TOKENS), targets_N.split(CHUNK_TOKENS), strict=True)
+        ]
+        log_probs = torch.cat([log_probs for log_probs, _ in parts])
+        return log_probs, torch.cat([entropy for _, entropy in parts]) if with_entropy else None
+
+
+def load_policy(source: str, config: ModelConfig) -> CausalLMPolicy:
+    """The policy with float32 master weights. Raises: ModelError when the model cannot be loaded."""
+    from transformers import AutoModelForCausalLM
+
+    name, _, revision = source.partition("@")
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            name, revision=revision or None, dtype=torch.float32, attn_implementation=config.attention
+        )
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ModelError(f"model.path {config.path}: cannot be loaded as a causal language model: {reason}") from error
+    return CausalLMPolicy(model)
+
+
+def inject_lora(policy: CausalLMPolicy, config: LoraConfig, seed: int) -> None:
+    """Put adapters on the linear layers, in place; the same seed gives the same start on every rank."""
+    from peft import LoraConfig as PeftLoraConfig
+    from peft import get_peft_model
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        peft_config = PeftLoraConfig(
+            r=config.rank,
+            lora_alpha=config.alpha,  # type: ignore[arg-type]
+            lora_dropout=config.dropout,
+            target_modules=config.target_modules or "all-linear",
+        )
+        policy.model = get_peft_model(policy.model, peft_config)
+
+
+def blocks(policy: CausalLMPolicy) -> list[nn.Module]:
+    """The repeated transformer blocks, which FSDP wraps one by one."""
+    names = set(policy.language_model._no_split_modules or ())
+    return [module for module in policy.modules() if type(module).__name__ in names]

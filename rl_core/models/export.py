@@ -1,0 +1,36 @@
+"""Writing a trained policy as an ordinary Hugging Face folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from rl_core.models.bundle import ModelBundle
+from rl_core.models.causal_lm import inject_lora, load_policy
+from schemas.recipe import LoraConfig
+
+
+def export_policy(bundle: ModelBundle, trained: dict[str, Tensor], lora: LoraConfig | None, out: Path) -> None:
+    """Write base weights plus `trained` (adapters are merged) to `out`, in the base model's own number format.
+
+    Args: trained: full, unsharded tensors under the policy's parameter names.
+    """
+    policy = load_policy(bundle.source, bundle.config)
+    if lora is not None:
+        inject_lora(policy, lora, seed=0)
+    unexpected = policy.load_state_dict(trained, strict=False).unexpected_keys
+    if unexpected:
+        raise ValueError(f"trained weights the model does not have: {unexpected[:3]}")
+    model: Any = policy.model.merge_and_unload() if lora is not None else policy.model  # type: ignore[operator]
+    model.to(_stored_dtype(bundle)).save_pretrained(out)
+    bundle.tokenizer.save_pretrained(out)
+
+
+def _stored_dtype(bundle: ModelBundle) -> Any:
+    import torch
+    from transformers import AutoConfig
+
+    stored = AutoConfig.from_pretrained(bundle.source.partition("@")[0]).dtype
+    return stored if isinstance(stored, torch.dtype) else torch.float32

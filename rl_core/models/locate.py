@@ -1,0 +1,35 @@
+"""From a recipe's model path to a folder or hub id that transformers can load."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from rl_core.errors import ModelError
+from rl_core.models import embedded
+
+
+def locate(path: str, models_dir: Path) -> str:
+    """A local folder (embedded models are made on first use) or a hub id. Raises: ModelError."""
+    if path.startswith(embedded.PREFIX):
+        return str(embedded.materialise(path.removeprefix(embedded.PREFIX), models_dir))
+    return check_path(path, models_dir)
+
+
+def check_path(path: str, models_dir: Path) -> str:
+    """The same without making anything; for dry runs. Raises: ModelError when a local folder is not a model."""
+    if path.startswith(embedded.PREFIX):
+        return str(embedded.embedded_folder(path.removeprefix(embedded.PREFIX), models_dir))
+    folder = Path(path).expanduser()
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise ModelError(f"model.path {path}: the folder has no config.json; give a folder written by save_pretrained")
+        return str(folder)
+    if path.startswith((".", "/", "~")) or path.count("/") > 1:
+        raise ModelError(f"model.path {path}: no such folder")
+    return path
+
+
+def model_shape(path: str, models_dir: Path) -> dict[str, Any] | None:
+    """The `config.json` of a local model, or None when it is not on this machine (yet)."""
+    config = Path(check_path(path, models_dir)) / "config.json"
+    return json.loads(config.read_text()) if config.is_file() else None

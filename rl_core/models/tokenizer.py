@@ -1,0 +1,40 @@
+"""Loading a tokenizer the way every part of the project uses it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rl_core.errors import ModelError
+
+
+def load_tokenizer(source: str) -> Any:
+    """The tokenizer of a located model, padding on the left.
+
+    Raises: ModelError when there is none, or it has no chat template or end-of-sequence token.
+    """
+    from transformers import AutoTokenizer
+
+    name, _, revision = source.partition("@")
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name, revision=revision or None)
+    except (OSError, ValueError) as error:
+        raise ModelError(f"model.path {source}: cannot load a tokenizer: {_first_line(error)}") from error
+    if tokenizer.chat_template is None:
+        raise ModelError(f"model.path {source}: the tokenizer has no chat template; use an instruction-tuned model")
+    if tokenizer.eos_token_id is None:
+        raise ModelError(f"model.path {source}: the tokenizer has no end-of-sequence token")
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    tokenizer.padding_side = "left"
+    return tokenizer
+
+
+def encode_chat(tokenizer: Any, messages: list[dict[str, Any]], template_kwargs: dict[str, Any]) -> list[int]:
+    """Token ids of a conversation, ending where the assistant's reply begins."""
+    return tokenizer.apply_chat_template(
+        messages, add_generation_prompt=True, tokenize=True, return_dict=False, **template_kwargs
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0]

@@ -1,0 +1,39 @@
+"""AdamW and its learning-rate schedule."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from torch.nn import Parameter
+from torch.optim import AdamW
+from torch.optim.lr_scheduler import LambdaLR
+
+from schemas.recipe import LrSchedulerConfig, OptimizerConfig
+
+
+def make_optimizer(parameters: Iterable[Parameter], config: OptimizerConfig) -> AdamW:
+    """AdamW over the trainable parameters."""
+    return AdamW(
+        [parameter for parameter in parameters if parameter.requires_grad],
+        lr=config.learning_rate,
+        betas=config.betas,
+        eps=config.eps,
+        weight_decay=config.weight_decay,
+    )
+
+
+def make_scheduler(optimizer: AdamW, config: LrSchedulerConfig, total_steps: int) -> LambdaLR:
+    """The rate at each optimiser step: linear warm-up, then constant, linear or cosine down to `min_ratio`."""
+
+    def factor(step: int) -> float:
+        if step < config.warmup_steps:
+            return (step + 1) / config.warmup_steps
+        if config.kind == "constant":
+            return 1.0
+        span = max(1, total_steps - config.warmup_steps)
+        progress = min(1.0, (step - config.warmup_steps) / span)
+        shape = 1 - progress if config.kind == "linear" else 0.5 * (1 + math.cos(math.pi * progress))
+        return config.min_ratio + (1 - config.min_ratio) * shape
+
+    return LambdaLR(optimizer, factor)
