@@ -43,6 +43,7 @@ class FSDPBackend:
     ) -> None:
         self.bundle, self.lora_cfg, self.rank_info = bundle, lora_cfg, rank_info
         self.device = rank_info.device
+        self._reshard_after_forward = fsdp_cfg.fsdp_mode is FSDPMode.FULL
         self._seed_rank(seed)
         self.policy = bundle.policy
         if lora_cfg is not None:
@@ -62,7 +63,7 @@ class FSDPBackend:
         from torch.distributed.device_mesh import init_device_mesh
 
         mesh = init_device_mesh(self.device.type, (self.rank_info.world_size,), mesh_dim_names=("dp",))
-        options: dict[str, Any] = {"mesh": mesh, "reshard_after_forward": config.fsdp_mode is FSDPMode.FULL}
+        options: dict[str, Any] = {"mesh": mesh, "reshard_after_forward": self._reshard_after_forward}
         if config.param_dtype is DType.BFLOAT16:
             options["mp_policy"] = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
         policy.to(self.device)
@@ -94,7 +95,7 @@ class FSDPBackend:
         finally:
             self.policy.train()
             for unit in units:
-                unit.set_reshard_after_forward(unit is not units[0], recurse=False)
+                unit.set_reshard_after_forward(self._reshard_after_forward, recurse=False)
                 unit.reshard()
 
     @contextmanager

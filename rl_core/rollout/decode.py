@@ -1,0 +1,117 @@
+"""Token-by-token decoding: one prefill per prompt, its cache repeated for the siblings, finished rows leave the batch.
+
+Shapes: G siblings, R rows being decoded, P prompt positions, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rl_core.data_proto import pad_rows
+
+
+class StopReason(StrEnum):
+    """Why a reply ended."""
+
+    EOS = "eos"
+    """The model ended it."""
+    LENGTH = "length"
+    """The limit on new tokens cut it off."""
+    CONTEXT = "context"
+    """Prompt, replies and observations together reached the context limit."""
+
+
+@dataclass
+class Reply:
+    """Tokens of one reply (an end-of-sequence token included), their log-probabilities, and why it ended."""
+
+    token_ids: list[int]
+    log_probs: list[float]
+    stop_reason: StopReason
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How tokens are drawn. `temperature` 0 is greedy, with the log-probabilities of temperature 1."""
+
+    max_new_tokens: int
+    temperature: float
+    eos_ids: tuple[int, ...]
+    pad_id: int
+
+
+@torch.no_grad()
+def decode(
+    policy: Any,
+    prompts: list[list[int]],
+    num_siblings: int,
+    sampling: Sampling,
+    generator: torch.Generator,
+    device: torch.device,
+) -> list[Reply]:
+    """Replies to every prompt, siblings adjacent.
+
+    Args: policy: a CausalLMPolicy whose parameters are gathered. prompts: token ids, ragged.
+    Returns: len(prompts) * num_siblings replies.
+    """
+    model = policy.language_model
+    lengths_P = torch.tensor([len(prompt) for prompt in prompts], device=device)
+    ids_BP = pad_rows([torch.tensor(prompt) for prompt in prompts], sampling.pad_id, left=True).to(device)
+    width = ids_BP.shape[1]
+    attention_BP = (torch.arange(width, device=device)[None] >= width - lengths_P[:, None]).long()
+    output = model.model(
+        input_ids=ids_BP, attention_mask=attention_BP, position_ids=positions_of(attention_BP), use_cache=True
+    )
+    cache = output.past_key_values
+    hidden = output.last_hidden_state[:, -1].repeat_interleave(num_siblings, 0)
+    if num_siblings > 1:
+        cache.batch_repeat_interleave(num_siblings)
+    attention = attention_BP.repeat_interleave(num_siblings, 0)
+    position = lengths_P.repeat_interleave(num_siblings)
+
+    replies = [Reply([], [], StopReason.LENGTH) for _ in range(len(prompts) * num_siblings)]
+    rows = torch.arange(len(replies), device=device)
+    eos = torch.tensor(sampling.eos_ids, device=device)
+    for step in range(sampling.max_new_tokens):
+        tokens_R, log_probs_R = _draw(model.lm_head(hidden).float(), sampling.temperature, generator)
+        for row, token, log_prob in zip(rows.tolist(), tokens_R.tolist(), log_probs_R.tolist(), strict=True):
+            replies[row].token_ids.append(token)
+            replies[row].log_probs.append(log_prob)
+        finished_R = torch.isin(tokens_R, eos)
+        for row in rows[finished_R].tolist():
+            replies[row].stop_reason = StopReason.EOS
+        keep = (~finished_R).nonzero()[:, 0]
+        if len(keep) == 0 or step + 1 == sampling.max_new_tokens:
+            break
+        if len(keep) < len(rows):
+            cache.batch_select_indices(keep)
+            rows, attention, position, tokens_R = rows[keep], attention[keep], position[keep], tokens_R[keep]
+        attention = torch.cat([attention, attention.new_ones(len(rows), 1)], dim=1)
+        hidden = model.model(
+            input_ids=tokens_R[:, None],
+            attention_mask=attention,
+            position_ids=position[:, None],
+            past_key_values=cache,
+            use_cache=True,
+        ).last_hidden_state[:, -1]
+        position = position + 1
+    return replies
+
+
+def positions_of(attention: Tensor) -> Tensor:
+    """Position ids under left padding: counted from the first real token; pads get 0."""
+    return (attention.cumsum(-1) - 1).clamp_min(0)
+
+
+def _draw(logits_RV: Tensor, temperature: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    log_probs_RV = (logits_RV / (temperature or 1.0)).log_softmax(-1)
+    if temperature:
+        tokens_R = torch.multinomial(log_probs_RV.exp(), 1, generator=generator)[:, 0]
+    else:
+        tokens_R = log_probs_RV.argmax(-1)
+    return tokens_R, log_probs_RV.gather(-1, tokens_R[:, None])[:, 0]

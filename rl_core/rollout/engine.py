@@ -1,0 +1,125 @@
+"""The in-process rollout engine: samples with the very module that is trained, so it needs no weight sync."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from rl_core.data_proto import DataProto, pad_rows
+from rl_core.distributed.dispatch import Dispatch, dispatch
+from rl_core.rollout.chat import ChatFormat
+from rl_core.rollout.decode import Reply, Sampling, decode, positions_of
+from rl_core.rollout.episodes import Episode, run_episodes
+from rl_core.train.fsdp import FSDPBackend
+from schemas.recipe import RolloutConfig
+
+
+class RolloutEngine:
+    """Plays prompts against their environments with the current policy of one rank."""
+
+    def __init__(
+        self,
+        backend: FSDPBackend,
+        config: RolloutConfig,
+        env_options: dict[str, dict[str, Any]],
+        template_kwargs: dict[str, Any],
+        seed: int,
+    ) -> None:
+        self.backend, self.config, self.env_options, self.seed = backend, config, env_options, seed
+        self.tokenizer = backend.bundle.tokenizer
+        self.chat = ChatFormat(self.tokenizer, template_kwargs)
+
+    @dispatch(Dispatch.SHARD)
+    def rollout(self, prompts: DataProto, step: int) -> DataProto:
+        """Sample a group of replies per prompt.
+
+        Args: prompts: rows with the object column `item`. step: seeds the sampling, so a repeated step repeats it.
+        Returns: rows of siblings with `input_ids, attention_mask, position_ids` [B, P+T], `response_mask,
+        rollout_log_probs` [B, T], `rewards` [B], and what was said as object columns.
+        """
+        generator = self._generator("rollout", step)
+        return self._play(
+            prompts, self.config.samples_per_prompt, self.config.max_new_tokens, self.config.temperature, generator
+        )
+
+    @dispatch(Dispatch.SHARD)
+    def evaluate(self, prompts: DataProto, max_new_tokens: int) -> DataProto:
+        """One greedy reply per prompt; the same columns as `rollout`."""
+        return self._play(prompts, 1, max_new_tokens, 0.0, self._generator("evaluate", 0))
+
+    def _play(
+        self, prompts: DataProto, num_siblings: int, max_new_tokens: int, temperature: float, generator: torch.Generator
+    ) -> DataProto:
+        items = list(prompts.non_tensor_batch["item"])
+        sampling = Sampling(max_new_tokens, temperature, self._eos_ids(), self.tokenizer.pad_token_id)
+        groups_at_once = max(1, self.config.max_batch_size // num_siblings)
+        start = time.perf_counter()
+        episodes: list[Episode] = []
+        with self.backend.gathered() as policy:
+
+            def generate(contexts: list[list[int]], siblings: int) -> list[Reply]:
+                return decode(policy, contexts, siblings, sampling, generator, self.backend.device)
+
+            for first in range(0, len(items), groups_at_once):
+                part = items[first : first + groups_at_once]
+                episodes += run_episodes(
+                    part, num_siblings, self.chat, generate, self.env_options, self.config.max_context_length
+                )
+        return self._collect(episodes, time.perf_counter() - start)
+
+    def _collect(self, episodes: list[Episode], elapsed_s: float) -> DataProto:
+        prompt_width, response_width = self._common_widths(
+            max(len(episode.prompt_ids) for episode in episodes),
+            max(len(episode.response_ids) for episode in episodes),
+        )
+        pad = self.tokenizer.pad_token_id
+        prompt_ids = pad_rows([torch.tensor(e.prompt_ids) for e in episodes], pad, left=True, length=prompt_width)
+        response_ids = pad_rows([torch.tensor(e.response_ids) for e in episodes], pad, length=response_width)
+        prompt_mask = pad_rows([torch.ones(len(e.prompt_ids)).long() for e in episodes], 0, left=True, length=prompt_width)
+        reply_mask = pad_rows([torch.ones(len(e.response_ids)).long() for e in episodes], 0, length=response_width)
+        attention_mask = torch.cat([prompt_mask, reply_mask], 1)
+        failed = [e.error is not None for e in episodes]
+        tensors = {
+            "input_ids": torch.cat([prompt_ids, response_ids], 1),
+            "attention_mask": attention_mask,
+            "position_ids": positions_of(attention_mask),
+            # A failed row has no verdict, so nothing is learnt from its tokens.
+            "response_mask": pad_rows(
+                [torch.tensor(e.mask) * (not bad) for e, bad in zip(episodes, failed, strict=True)], 0, length=response_width
+            ),
+            "rollout_log_probs": pad_rows([torch.tensor(e.log_probs) for e in episodes], 0.0, length=response_width),
+            "rewards": torch.tensor([e.reward for e in episodes], dtype=torch.float32),
+            "failed": torch.tensor(failed),
+            "num_tokens": torch.tensor([sum(e.mask) for e in episodes]),
+            "num_turns": torch.tensor([e.num_turns for e in episodes]),
+        }
+        return DataProto.from_dict(tensors, self._texts(episodes), {"rollout_s": elapsed_s})
+
+    def _texts(self, episodes: list[Episode]) -> dict[str, list[Any]]:
+        return {
+            "uid": [e.item["uid"] for e in episodes],
+            "prompt": [e.item["prompt"] for e in episodes],
+            "response": [self.chat.decode(e.response_ids) for e in episodes],
+            "ground_truth": [e.item["env_extras"]["reward_spec"]["ground_truth"] for e in episodes],
+            "stop_reason": [str(e.stop_reason) for e in episodes],
+            "error": [e.error for e in episodes],
+        }
+
+    def _common_widths(self, prompt_width: int, response_width: int) -> tuple[int, int]:
+        widths = torch.tensor([prompt_width, response_width], device=self.backend.device)
+        dist.all_reduce(widths, op=dist.ReduceOp.MAX)
+        return int(widths[0]), int(widths[1])
+
+    def _eos_ids(self) -> tuple[int, ...]:
+        configured = self.backend.policy.language_model.generation_config.eos_token_id
+        several = configured if isinstance(configured, list) else [configured]
+        return tuple(sorted({self.tokenizer.eos_token_id, *(one for one in several if one is not None)}))
+
+    def _generator(self, purpose: str, step: int) -> torch.Generator:
+        text = f"{self.seed}:{purpose}:{step}:{self.backend.rank_info.rank}"
+        digest = hashlib.sha256(text.encode()).digest()
+        return torch.Generator(self.backend.device).manual_seed(int.from_bytes(digest[:7], "big"))
