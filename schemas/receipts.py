@@ -123,3 +123,15 @@ class ModelReceipt(Receipt):
     promoted: bool
     reason: str
     extra: dict[str, Any] = Field(default_factory=dict)
+
+
+class RunPlan(Receipt):
+    """One training run: what it trains, on which prepared data, and where its state lies."""
+
+    run_key: str
+    """Digest of recipe and data; the same key continues the same run."""
+    run_dir: str
+    recipe: dict[str, Any]
+    cache: CacheReceipt
+    mlflow_run_id: str
+    mlflow_url: str

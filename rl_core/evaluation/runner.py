@@ -1,0 +1,60 @@
+"""Scoring held-out rows: one greedy reply each, in file order."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from rl_core.data.atomic import atomic_write_text
+from rl_core.data_proto import DataProto
+from rl_core.errors import RewardError
+from rl_core.evaluation.intervals import wilson_interval
+from schemas.receipts import EvalReceipt
+
+FULL_REWARD = 1.0
+
+
+def eval_digest(items: list[dict[str, Any]]) -> str:
+    """Identity of a set of held-out rows, independent of order."""
+    return hashlib.sha256("\n".join(sorted(item["uid"] for item in items)).encode()).hexdigest()
+
+
+def summarise(played: DataProto, items: list[dict[str, Any]], label: str, step: int, samples_path: Path) -> EvalReceipt:
+    """The receipt of played held-out rows; writes every row's prompt, answer and reward beside it.
+
+    Raises: RewardError when an environment failed on a row, since its accuracy would be a guess.
+    """
+    texts = played.non_tensor_batch
+    broken = [(uid, error) for uid, error in zip(texts["uid"], texts["error"], strict=True) if error]
+    if broken:
+        raise RewardError(f"{len(broken)} of {len(items)} held-out rows failed in their environment; first: {broken[0]}")
+    rewards = played.tensor("rewards").tolist()
+    lengths = played.tensor("num_tokens").tolist()
+    num_right = sum(reward >= FULL_REWARD for reward in rewards)
+    low, high = wilson_interval(num_right, len(items))
+    rows = [
+        {key: texts[key][row] for key in ("uid", "prompt", "response", "ground_truth", "stop_reason")}
+        | {"reward": rewards[row], "num_tokens": lengths[row]}
+        for row in range(len(items))
+    ]
+    atomic_write_text(samples_path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    return EvalReceipt(
+        label=label,
+        step=step,
+        num_rows=len(items),
+        accuracy=num_right / len(items),
+        mean_reward=sum(rewards) / len(rewards),
+        ci_low=low,
+        ci_high=high,
+        mean_length=sum(lengths) / len(lengths),
+        truncated_share=sum(reason != "eos" for reason in texts["stop_reason"]) / len(items),
+        samples_path=str(samples_path),
+        eval_digest=eval_digest(items),
+    )
+
+
+def read_samples(path: str | Path) -> list[dict[str, Any]]:
+    """The rows `summarise` wrote."""
+    return [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]

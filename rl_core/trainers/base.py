@@ -1,0 +1,190 @@
+"""The one loop: rollout → reward → advantage → train → weight sync → log.
+
+A domain trainer says how the workers are wired and which tracks a rollout has; it does not touch the loop.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from rl_core.algorithms.metrics import as_floats, merge
+from rl_core.data.prompt_source import PromptSource
+from rl_core.data_proto import DataProto
+from rl_core.distributed import DevicePool, Remote, WorkerGroup
+from rl_core.errors import RewardError
+from rl_core.trainers.progress import ProgressEvent, announce
+from schemas.recipe import Recipe
+
+
+@dataclass
+class Track:
+    """One sequence of actions in a rollout, with the stack that trains it."""
+
+    algorithm: Any
+    """The driver's StageAlgorithm, for advantages."""
+    stack: Remote
+
+
+class Trainer(ABC):
+    """A running training job: workers, data position and step count."""
+
+    def __init__(self, recipe: Recipe, source_model: str, items: list[dict[str, Any]]) -> None:
+        self.recipe = recipe
+        self.source_model = source_model
+        self.source = PromptSource(items, recipe.training.prompts_per_step, recipe.seed)
+        self.step_count = 0
+        self.groups: list[WorkerGroup] = []
+        self.tracks: dict[str, Track] = {}
+        placement = recipe.placement
+        self.pool = DevicePool(placement.num_devices, placement.device, placement.threads_per_device)
+        self._seconds: dict[str, float] = {}
+
+    @property
+    def total_steps(self) -> int:
+        return self.recipe.training.num_iterations * self.recipe.training.steps_per_iteration
+
+    @abstractmethod
+    def build(self) -> None:
+        """Place the workers and fill `groups` and `tracks`."""
+
+    @abstractmethod
+    def rollout(self, prompts: DataProto) -> dict[str, DataProto]:
+        """One DataProto per track, siblings adjacent, with rewards."""
+
+    @abstractmethod
+    def play_held_out(self, prompts: DataProto, max_new_tokens: int) -> DataProto:
+        """One greedy episode per prompt."""
+
+    @abstractmethod
+    def backends(self) -> dict[str, Remote]:
+        """The FSDPBackend of each trained model, by name."""
+
+    def sync_weights(self) -> None:
+        """Bring rollout weights up to date; the in-process engine shares the trained module, so there is nothing to do."""
+
+    def step(self) -> tuple[dict[str, float], DataProto]:
+        """One turn of the loop. Returns: the step's metrics, and the rollout of the last track."""
+        self._seconds = {}
+        prompts = prompt_batch(self.source.next_batch())
+        with self._phase("rollout"):
+            rollouts = self.rollout(prompts)
+        metrics: dict[str, float] = {}
+        for name, rollout in rollouts.items():
+            prefix = "" if len(rollouts) == 1 else f"{name}/"
+            for key, value in self._learn(self.tracks[name], rollout).items():
+                metrics[prefix + key] = value
+        with self._phase("sync"):
+            self.sync_weights()
+        self.step_count += 1
+        metrics |= {f"seconds/{phase}": seconds for phase, seconds in self._seconds.items()}
+        announce(ProgressEvent("step", self.step_count, self.total_steps, metrics))
+        return metrics, rollout
+
+    def evaluate(self, items: list[dict[str, Any]], max_new_tokens: int) -> DataProto:
+        """Play held-out rows greedily, in order; rows added to fill up the ranks are cut off again."""
+        short = -len(items) % self.pool.num_devices
+        padded = items + [items[-1]] * short
+        with self._phase("evaluate"):
+            return self.play_held_out(prompt_batch(padded), max_new_tokens)[: len(items)]
+
+    def save(self, folder: str) -> None:
+        """Write every model's checkpoint under `folder`."""
+        with self._phase("save"):
+            for name, backend in self.backends().items():
+                backend.save(f"{folder}/{name}")
+
+    def load(self, folder: str) -> None:
+        """Restore every model from `folder`."""
+        for name, backend in self.backends().items():
+            backend.load(f"{folder}/{name}")
+
+    def state_dict(self) -> dict[str, Any]:
+        """The driver's own state: step and data position."""
+        return {"step": self.step_count, "source": self.source.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore `state_dict()`."""
+        self.step_count = state["step"]
+        self.source.load_state_dict(state["source"])
+
+    def pids(self) -> list[int]:
+        """Process ids of all workers."""
+        return [pid for group in self.groups for pid in group.pids()]
+
+    def close(self) -> None:
+        """End the workers."""
+        for group in self.groups:
+            group.close()
+        self.groups = []
+
+    def _learn(self, track: Track, rollout: DataProto) -> dict[str, float]:
+        with self._phase("advantage"):
+            advantage_metrics = add_advantages(track.algorithm, rollout, self.recipe.rollout.samples_per_prompt)
+        with self._phase("train"):
+            results = track.stack.train(rollout)
+        num_tokens = float(rollout.tensor("num_tokens").sum())
+        return (
+            rollout_metrics(rollout)
+            | advantage_metrics
+            | as_floats(merge([result.metrics for result in results]))
+            | results[0].step_metrics
+            | {
+                "rollout_tokens_per_second": num_tokens / self._seconds["rollout"],
+                "train_tokens_per_second": num_tokens / self._seconds["train"],
+            }
+        )
+
+    @contextmanager
+    def _phase(self, name: str) -> Iterator[None]:
+        announce(ProgressEvent(name, self.step_count + 1, self.total_steps))
+        start = time.perf_counter()
+        yield
+        self._seconds[name] = self._seconds.get(name, 0.0) + time.perf_counter() - start
+
+
+def prompt_batch(items: list[dict[str, Any]]) -> DataProto:
+    """Prompts as a batch with the one object column `item`."""
+    return DataProto.from_dict(non_tensors={"item": items})
+
+
+def add_advantages(algorithm: Any, rollout: DataProto, num_siblings: int) -> dict[str, float]:
+    """Put `advantages` [B, T] into the rollout, in place. Rows whose environment failed take no part.
+
+    Raises: RewardError when every row failed, with the first reason.
+    """
+    failed_B = rollout.tensor("failed")
+    good_B = ~failed_B
+    mask_BT = rollout.tensor("response_mask")
+    if not bool(good_B.any()):
+        raise RewardError(f"every row of the rollout failed in its environment; first: {rollout.non_tensor_batch['error'][0]}")
+    group_ids_B = torch.arange(len(rollout)) // num_siblings
+    advantages_BT = torch.zeros(mask_BT.shape)
+    advantages_BT[good_B], metrics = algorithm.advantages(
+        rollout.tensor("rewards")[good_B], group_ids_B[good_B], mask_BT[good_B]
+    )
+    assert rollout.batch is not None
+    rollout.batch["advantages"] = advantages_BT
+    return {**metrics, "failed_rows": float(failed_B.sum())}
+
+
+def rollout_metrics(rollout: DataProto) -> dict[str, float]:
+    """Reward and length of a rollout, over the rows that have a verdict."""
+    good_B = ~rollout.tensor("failed")
+    rewards_B = rollout.tensor("rewards")[good_B]
+    lengths_B = rollout.tensor("num_tokens").float()
+    reasons = rollout.non_tensor_batch["stop_reason"]
+    return {
+        "reward_mean": float(rewards_B.mean()),
+        "reward_std": float(rewards_B.std(correction=0)),
+        "response_length_mean": float(lengths_B.mean()),
+        "response_length_max": float(lengths_B.max()),
+        "truncated_share": sum(reason != "eos" for reason in reasons) / len(reasons),
+        "turns_mean": float(rollout.tensor("num_turns").float().mean()),
+    }

@@ -1,0 +1,27 @@
+"""What is happening now, for whoever wants to show it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class ProgressEvent:
+    """One phase began, or a step ended (then `metrics` is filled)."""
+
+    phase: str
+    """`start workers`, `rollout`, `train`, `save`, `evaluate`, `step`."""
+    step: int = 0
+    total_steps: int = 0
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+Listener = Callable[[ProgressEvent], None]
+listeners: list[Listener] = []
+
+
+def announce(event: ProgressEvent) -> None:
+    """Tell every listener."""
+    for listener in listeners:
+        listener(event)

@@ -1,0 +1,141 @@
+"""The folder of one training run: recipe, receipts, checkpoints. A checkpoint without its sentinel does not exist."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from rl_core.data.atomic import atomic_write_json, atomic_write_text
+from rl_core.errors import StorageError
+from schemas.receipts import Receipt
+from schemas.recipe import Recipe
+
+SENTINEL = ".complete"
+R = TypeVar("R", bound=Receipt)
+
+
+def run_key(recipe: Recipe, cache_hash: str) -> str:
+    """Identity of a run: recipe and data. Placement is left out, so a run may continue on other hardware."""
+    values = recipe.model_dump(mode="json", exclude={"placement", "registration"})
+    text = json.dumps(values, sort_keys=True) + cache_hash
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+class RunFolder:
+    """Paths and atomic writes of one run."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.root / "checkpoints"
+
+    @property
+    def export(self) -> Path:
+        return self.root / "model"
+
+    def create(self, recipe_text: str) -> None:
+        """Make the folder with the resolved recipe and the source revision."""
+        for folder in (self.checkpoints, self.root / "receipts", self.root / "samples", self.root / "steps"):
+            folder.mkdir(parents=True, exist_ok=True)
+        atomic_write_text(self.root / "recipe.yaml", recipe_text)
+        atomic_write_text(self.root / "revision.txt", source_revision() + "\n")
+
+    def discard(self) -> None:
+        """Remove the run's state, for a fresh start."""
+        shutil.rmtree(self.root, ignore_errors=True)
+
+    def save_receipt(self, name: str, receipt: Receipt) -> None:
+        """Record a finished task."""
+        atomic_write_json(self.root / "receipts" / f"{name}.json", receipt.model_dump(mode="json"))
+
+    def receipt(self, name: str, kind: type[R]) -> R | None:
+        """The receipt of a task that an earlier run finished, or None."""
+        path = self.root / "receipts" / f"{name}.json"
+        return kind.model_validate_json(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+    def checkpoint(self, iteration: int) -> Path:
+        """Folder of an iteration's checkpoint."""
+        return self.checkpoints / f"iteration-{iteration:04d}"
+
+    def last_complete(self) -> int:
+        """The newest iteration with a complete checkpoint; 0 when there is none."""
+        complete = [int(path.parent.name.split("-")[1]) for path in self.checkpoints.glob(f"iteration-*/{SENTINEL}")]
+        return max(complete, default=0)
+
+    def trainer_state(self, iteration: int) -> dict[str, Any]:
+        """The driver's state in a complete checkpoint."""
+        return json.loads((self.checkpoint(iteration) / "trainer.json").read_text(encoding="utf-8"))
+
+    @contextmanager
+    def publish_checkpoint(self, iteration: int, trainer_state: dict[str, Any], keep: int) -> Iterator[Path]:
+        """A folder to write into; on leaving it is synced, renamed into place and marked complete.
+
+        Raises: StorageError when the disk refuses; then nothing remains that a reader would take for complete.
+        """
+        building = self.checkpoints / f".build-{uuid.uuid4().hex[:8]}"
+        target = self.checkpoint(iteration)
+        for leftover in self.checkpoints.glob(".build-*"):
+            shutil.rmtree(leftover, ignore_errors=True)
+        try:
+            building.mkdir(parents=True)
+            yield building
+            atomic_write_json(building / "trainer.json", trainer_state)
+            _sync_tree(building)
+            shutil.rmtree(target, ignore_errors=True)
+            os.replace(building, target)
+            atomic_write_json(target / SENTINEL, {"iteration": iteration, "step": trainer_state["step"]})
+        except OSError as error:
+            raise StorageError(
+                f"checkpoint {target} could not be written ({error.strerror}); free some space or set RL_TRAIN_HOME to a "
+                "larger disk, then run again: training continues from the last complete checkpoint"
+            ) from error
+        finally:
+            shutil.rmtree(building, ignore_errors=True)
+        self._prune(iteration, keep)
+
+    def save_steps(self, iteration: int, steps: list[dict[str, float]]) -> None:
+        """Record the metrics of an iteration's steps."""
+        text = "".join(json.dumps(step) + "\n" for step in steps)
+        atomic_write_text(self.root / "steps" / f"iteration-{iteration:04d}.jsonl", text)
+
+    def history(self) -> list[dict[str, float]]:
+        """Metrics of every step of the complete iterations, in order."""
+        last = self.last_complete()
+        files = sorted((self.root / "steps").glob("iteration-*.jsonl"))
+        kept = [path for path in files if int(path.stem.split("-")[1]) <= last]
+        return [json.loads(line) for path in kept for line in path.read_text(encoding="utf-8").splitlines()]
+
+    def _prune(self, newest: int, keep: int) -> None:
+        for path in self.checkpoints.glob("iteration-*"):
+            if int(path.name.split("-")[1]) <= newest - keep:
+                (path / SENTINEL).unlink(missing_ok=True)
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def source_revision() -> str:
+    """The git revision of the code, or `unknown` outside a checkout."""
+    folder = Path(__file__).resolve().parent
+    try:
+        answer = subprocess.run(["git", "rev-parse", "HEAD"], cwd=folder, capture_output=True, text=True, check=False)
+    except OSError:
+        return "unknown"
+    return answer.stdout.strip() or "unknown"
+
+
+def _sync_tree(folder: Path) -> None:
+    for path in [*folder.rglob("*"), folder]:
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
