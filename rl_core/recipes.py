@@ -10,7 +10,7 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import BaseModel, ValidationError
 
 from rl_core.errors import RecipeError
-from rl_core.registry import nearest
+from rl_core.registry import describe_validation_error, nearest
 from schemas.recipe import Recipe
 
 DEPLOYMENTS = Path(__file__).resolve().parent.parent / "deployments"
@@ -73,11 +73,23 @@ def dump_recipe(recipe: Recipe) -> str:
 
 def _check_plugins(recipe: Recipe) -> None:
     from rl_core.algorithms import algorithms
-    from rl_core.envs import resolve_config
+    from rl_core.data.generate import GenerateSpec
+    from rl_core.envs.registration import spec
 
     algorithms.resolve(recipe.algorithm, "algorithm")
     for env_id, options in recipe.environments.items():
-        resolve_config(env_id, options)
+        _check_block(spec(env_id).load().Config, options, f"environments.{env_id}")
+    for part in ("train", "eval"):
+        for index, entry in enumerate(getattr(recipe.data, part)):
+            if isinstance(entry, dict):
+                _check_block(GenerateSpec, entry, f"data.{part}.{index}")
+
+
+def _check_block(config_cls: type[BaseModel], values: dict[str, Any], where: str) -> None:
+    try:
+        config_cls(**values)
+    except ValidationError as error:
+        raise RecipeError(describe_validation_error(error, where, list(config_cls.model_fields))) from error
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:

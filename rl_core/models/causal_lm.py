@@ -40,10 +40,12 @@ class CausalLMPolicy(nn.Module):
         *,
         temperature: float = 1.0,
         with_entropy: bool = False,
+        entropy_grad: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
         """Log-probabilities [B, T] of the response tokens, zero where the mask is, and entropy [B, T] or None.
 
-        Only positions with a set mask meet the vocabulary projection.
+        Only positions with a set mask meet the vocabulary projection. The entropy carries a gradient only on request,
+        since it doubles what the log-softmax keeps for the backward pass.
         """
         num_response = response_mask_BT.shape[1]
         hidden_BLH = self.language_model.model(
@@ -52,19 +54,21 @@ class CausalLMPolicy(nn.Module):
         keep_BT = response_mask_BT.bool()
         hidden_NH = hidden_BLH[:, -num_response - 1 : -1][keep_BT]
         targets_N = input_ids_BL[:, -num_response:][keep_BT]
-        log_probs_N, entropy_N = self._score(hidden_NH, targets_N, temperature, with_entropy)
+        log_probs_N, entropy_N = self._score(hidden_NH, targets_N, temperature, with_entropy, entropy_grad)
         zeros = torch.zeros(keep_BT.shape, dtype=torch.float32, device=hidden_BLH.device)
         entropy_BT = zeros.masked_scatter(keep_BT, entropy_N) if entropy_N is not None else None
         return zeros.masked_scatter(keep_BT, log_probs_N), entropy_BT
 
     def _score(
-        self, hidden_NH: Tensor, targets_N: Tensor, temperature: float, with_entropy: bool
+        self, hidden_NH: Tensor, targets_N: Tensor, temperature: float, with_entropy: bool, entropy_grad: bool
     ) -> tuple[Tensor, Tensor | None]:
         def chunk(hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
             all_log_probs = (self.language_model.lm_head(hidden).float() / temperature).log_softmax(-1)
             log_probs = all_log_probs.gather(-1, targets[:, None])[:, 0]
-            entropy = -(all_log_probs.exp() * all_log_probs).sum(-1) if with_entropy else torch.zeros_like(log_probs)
-            return log_probs, entropy
+            if not with_entropy:
+                return log_probs, torch.zeros_like(log_probs)
+            counted = all_log_probs if entropy_grad else all_log_probs.detach()
+            return log_probs, -(counted.exp() * counted).sum(-1)
 
         recompute = torch.is_grad_enabled() and len(targets_N) > CHUNK_TOKENS
         parts = [

@@ -5,7 +5,9 @@ A failing environment fails its own row, with its reason, never the batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -88,6 +90,8 @@ def _take_turn(episode: Episode, reply: Reply, chat: ChatFormat, max_context_len
     episode.add_reply(reply)
     try:
         outcome = episode.env.step(chat.decode(reply.token_ids))
+        if inspect.isawaitable(outcome):
+            outcome = asyncio.run(_await(outcome))
     except Exception as error:  # the row is reported as failed; its siblings go on
         episode.error = f"{type(error).__name__}: {error}"
         episode.done = True
@@ -102,3 +106,7 @@ def _take_turn(episode: Episode, reply: Reply, chat: ChatFormat, max_context_len
             episode.done, episode.stop_reason = True, StopReason.CONTEXT
         else:
             episode.add_observation(observation)
+
+
+async def _await(outcome: Awaitable[Any]) -> Any:
+    return await outcome

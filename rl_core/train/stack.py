@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from rl_core.algorithms.base import StageAlgorithm
-from rl_core.algorithms.metrics import Metric, merge
+from rl_core.algorithms.metrics import Metric, MetricKind, merge_all
 from rl_core.algorithms.terms import Denominators
 from rl_core.data_proto import DataProto
 from rl_core.distributed.dispatch import Dispatch, dispatch
@@ -62,7 +62,7 @@ class TrainStack:
                 steps.append(self.backend.optimizer_step(self.max_grad_norm))
         step_metrics = {key: sum(step[key] for step in steps) / len(steps) for key in steps[0]}
         step_metrics["skipped_steps"] = sum(step["skipped_steps"] for step in steps)
-        return TrainStepResult(merge(collected), step_metrics)
+        return TrainStepResult(merge_all(collected), step_metrics)
 
     def prepare_segment(self, shard: DataProto) -> None:
         """Freeze what the updates are measured against: the old log-probabilities and the reference's.
@@ -105,8 +105,8 @@ class TrainStack:
         (loss * self.backend.rank_info.world_size).backward()
         delta_BT = (old_BT - micro.tensor("rollout_log_probs")).abs() * mask_BT
         count = float(mask_BT.sum())
-        metrics["delta_log_prob_mean"] = Metric.mean(float(delta_BT.sum()) / max(count, 1.0), count)
-        metrics["delta_log_prob_max"] = Metric.max(float(delta_BT.max()))
+        metrics["delta_log_prob_mean"] = Metric(MetricKind.MEAN, float(delta_BT.sum()), count)
+        metrics["delta_log_prob_max"] = Metric(MetricKind.MAX, float(delta_BT.max()), count)
         return metrics
 
     def _log_probs(self, policy: Any, shard: DataProto) -> torch.Tensor:
@@ -125,6 +125,7 @@ class TrainStack:
             micro.tensor("response_mask"),
             temperature=self.temperature,
             with_entropy=with_entropy,
+            entropy_grad=self.algorithm.needs_entropy,
         )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from rl_core.algorithms.metrics import as_floats, merge
+from rl_core.algorithms.metrics import merge_all, to_floats
 from rl_core.data.prompt_source import PromptSource
 from rl_core.data_proto import DataProto
 from rl_core.distributed import DevicePool, Remote, WorkerGroup
@@ -133,7 +133,7 @@ class Trainer(ABC):
         return (
             rollout_metrics(rollout)
             | advantage_metrics
-            | as_floats(merge([result.metrics for result in results]))
+            | to_floats(merge_all([result.metrics for result in results]))
             | results[0].step_metrics
             | {
                 "rollout_tokens_per_second": num_tokens / self._seconds["rollout"],
@@ -171,7 +171,7 @@ def add_advantages(algorithm: Any, rollout: DataProto, num_siblings: int) -> dic
     )
     assert rollout.batch is not None
     rollout.batch["advantages"] = advantages_BT
-    return {**metrics, "failed_rows": float(failed_B.sum())}
+    return {**to_floats(metrics), "failed_rows": float(failed_B.sum())}
 
 
 def rollout_metrics(rollout: DataProto) -> dict[str, float]:

@@ -1,0 +1,90 @@
+"""Opening a training run: its folder, its MLflow run, and the links between them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from rl_core.data.atomic import atomic_write_json
+from rl_core.home import Home
+from rl_core.recipes import dump_recipe
+from rl_core.tracking.run import TrackingRun
+from rl_core.trainers.run_folder import RunFolder, run_key, source_revision
+from schemas.receipts import CacheReceipt, RunPlan, ValidationReport
+from schemas.recipe import Recipe
+
+EXPERIMENT = "rl-train"
+
+
+def run_folder(recipe: Recipe, cache_hash: str, home: Home) -> RunFolder:
+    """The folder that belongs to a recipe and its data."""
+    return RunFolder(home.runs / f"{recipe.name}-{run_key(recipe, cache_hash)[:12]}")
+
+
+def open_run(
+    recipe: Recipe,
+    report: ValidationReport,
+    cache: CacheReceipt,
+    home: Home,
+    *,
+    fresh: bool,
+    tags: Mapping[str, str],
+) -> RunPlan:
+    """Create the run, or continue the one with the same key. `fresh` discards what that key had."""
+    folder = run_folder(recipe, cache.run_hash, home)
+    if fresh:
+        folder.discard()
+    folder.create(dump_recipe(recipe))
+    key = run_key(recipe, cache.run_hash)
+    known = _known_tracking_id(folder)
+    tracking = TrackingRun.open(
+        home.mlflow_uri,
+        EXPERIMENT,
+        folder.root.name,
+        run_id=known,
+        tags={"run_key": key, "cache_hash": cache.run_hash, "git_revision": source_revision(), **tags},
+        artifact_location=home.mlflow_artifacts if home.mlflow_uri.startswith("sqlite") else None,
+    )
+    atomic_write_json(folder.root / "run.json", {"run_key": key, "mlflow_run_id": tracking.run_id})
+    _log_inputs(tracking, recipe, report, cache)
+    return RunPlan(
+        run_key=key,
+        run_dir=str(folder.root),
+        recipe=recipe.model_dump(mode="json"),
+        cache=cache,
+        mlflow_run_id=tracking.run_id,
+        mlflow_url=tracking.url("http://127.0.0.1:5000"),
+    )
+
+
+def reopen_tracking(plan: RunPlan, home: Home) -> TrackingRun:
+    """The MLflow run of a plan, from any process."""
+    return TrackingRun.open(home.mlflow_uri, EXPERIMENT, plan.run_key[:12], run_id=plan.mlflow_run_id)
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested keys as dotted ones."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def _known_tracking_id(folder: RunFolder) -> str | None:
+    path = folder.root / "run.json"
+    return json.loads(path.read_text(encoding="utf-8"))["mlflow_run_id"] if path.is_file() else None
+
+
+def _log_inputs(tracking: TrackingRun, recipe: Recipe, report: ValidationReport, cache: CacheReceipt) -> None:
+    tracking.log_params(flatten(recipe.model_dump(mode="json")))
+    tracking.log_text(dump_recipe(recipe), "recipe.yaml")
+    tracking.log_text(report.model_dump_json(indent=2), "receipts/validation.json")
+    tracking.log_text(cache.model_dump_json(indent=2), "receipts/cache.json")
+    for source in cache.sources:
+        tracking.log_dataset(
+            source.path.rsplit("/", 1)[-1], source.path, source.sha256, context="source", num_rows=report.num_rows
+        )

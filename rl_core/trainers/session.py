@@ -1,0 +1,185 @@
+"""The workers of a run, kept between tasks and rebuilt from the last complete checkpoint when they die."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from rl_core.data.prepare import load_prepared
+from rl_core.distributed import ray_cluster
+from rl_core.evaluation.runner import summarise
+from rl_core.home import Home
+from rl_core.models.locate import locate
+from rl_core.tracking.run import TrackingRun
+from rl_core.trainers.base import Trainer
+from rl_core.trainers.progress import ProgressEvent, announce
+from rl_core.trainers.run_folder import RunFolder
+from rl_core.trainers.run_plan import reopen_tracking
+from schemas.receipts import EvalReceipt, IterationReceipt, RunPlan
+from schemas.recipe import Domain, Recipe
+
+NUM_LOGGED_SAMPLES = 32
+
+
+class TrainingSession:
+    """Runs the iterations and evaluations of one run; everything it finishes is on disk before it returns."""
+
+    def __init__(self, plan: RunPlan) -> None:
+        self.plan = plan
+        self.recipe = Recipe.model_validate(plan.recipe)
+        self.folder = RunFolder(Path(plan.run_dir))
+        self.home = Home.default()
+        self._trainer: Trainer | None = None
+        self._iteration = 0
+        self._tracking: TrackingRun | None = None
+        self._cluster = ExitStack()
+
+    @property
+    def tracking(self) -> TrackingRun:
+        """The MLflow run."""
+        if self._tracking is None:
+            self._tracking = reopen_tracking(self.plan, self.home)
+        return self._tracking
+
+    def train_iteration(self, iteration: int) -> IterationReceipt:
+        """Train `steps_per_iteration` steps and end in a complete checkpoint; finished iterations are skipped.
+
+        After any error the workers are gone, and a retry starts fresh ones from the last complete checkpoint.
+        """
+        done = self.folder.receipt(f"iteration-{iteration:04d}", IterationReceipt)
+        if done is not None and self.folder.last_complete() >= iteration:
+            return done.model_copy(update={"skipped": True})
+        try:
+            trainer = self._trainer_at(iteration - 1)
+            steps, rollout = [], None
+            for _ in range(self.recipe.training.steps_per_iteration):
+                metrics, rollout = trainer.step()
+                steps.append({"step": float(trainer.step_count), **metrics})
+                self.tracking.log_metrics(metrics, trainer.step_count)
+            receipt = self._finish_iteration(trainer, iteration, steps)
+        except BaseException:
+            self._drop_workers()
+            raise
+        self._log_samples(rollout, trainer.step_count)
+        self.tracking.flush()
+        return receipt
+
+    def evaluate(self, label: str, iteration: int) -> EvalReceipt:
+        """Score the held-out rows with the weights after `iteration` (0: before training)."""
+        done = self.folder.receipt(f"evaluate-{label}", EvalReceipt)
+        if done is not None:
+            return done.model_copy(update={"skipped": True})
+        items = load_prepared(Path(self.plan.cache.path) / "eval.parquet")
+        try:
+            trainer = self._trainer_at(iteration)
+            played = trainer.evaluate(items, self.recipe.evaluation.max_new_tokens)
+        except BaseException:
+            self._drop_workers()
+            raise
+        samples_path = self.folder.root / "samples" / f"evaluate-{label}.jsonl"
+        receipt = summarise(played, items, label, trainer.step_count, samples_path)
+        self.folder.save_receipt(f"evaluate-{label}", receipt)
+        names = ("accuracy", "mean_reward", "mean_length", "truncated_share")
+        values = {f"eval/{name}": float(getattr(receipt, name)) for name in names}
+        self.tracking.log_metrics(values, trainer.step_count)
+        self.tracking.log_artifact(samples_path, "samples")
+        self.tracking.flush()
+        return receipt
+
+    def export(self, iteration: int) -> Path:
+        """The trained model as a Hugging Face folder, written once."""
+        if not (self.folder.export / "config.json").is_file():
+            building = self.folder.export.with_name(".build-model")
+            self._trainer_at(iteration).backends()["policy"].export(str(building))
+            building.rename(self.folder.export)
+        return self.folder.export
+
+    def worker_pids(self) -> list[int]:
+        """Process ids of the live workers; empty when none are up."""
+        return [] if self._trainer is None else self._trainer.pids()
+
+    def close(self) -> None:
+        """End the workers and the private cluster."""
+        self._drop_workers()
+        self._cluster.close()
+
+    def _finish_iteration(self, trainer: Trainer, iteration: int, steps: list[dict[str, float]]) -> IterationReceipt:
+        means = {key: sum(step[key] for step in steps) / len(steps) for key in steps[0] if key != "step"}
+        receipt = IterationReceipt(
+            iteration=iteration,
+            first_step=int(steps[0]["step"]),
+            last_step=int(steps[-1]["step"]),
+            checkpoint=str(self.folder.checkpoint(iteration)),
+            metrics=means,
+        )
+        state = trainer.state_dict() | {"mlflow_run_id": self.plan.mlflow_run_id, "run_key": self.plan.run_key}
+        # Steps and receipt come first: the checkpoint's sentinel is what makes the iteration count as done.
+        self.folder.save_steps(iteration, steps)
+        self.folder.save_receipt(f"iteration-{iteration:04d}", receipt)
+        with self.folder.publish_checkpoint(iteration, state, self.recipe.training.keep_checkpoints) as building:
+            trainer.save(str(building))
+        self._iteration = iteration
+        return receipt
+
+    def _trainer_at(self, iteration: int) -> Trainer:
+        """A trainer whose weights are those after `iteration`."""
+        if self._trainer is None or self._iteration != iteration:
+            self._drop_workers()
+            self._trainer = self._start_workers()
+            if iteration:
+                self._trainer.load(str(self.folder.checkpoint(iteration)))
+                self._trainer.load_state_dict(self.folder.trainer_state(iteration))
+            self._iteration = iteration
+        return self._trainer
+
+    def _start_workers(self) -> Trainer:
+        announce(ProgressEvent("start workers"))
+        placement = self.recipe.placement
+        self._cluster.enter_context(ray_cluster(placement.ray_address, placement.num_devices, placement.device))
+        source = locate(self.recipe.model.path, self.home.models)
+        items = load_prepared(Path(self.plan.cache.path) / "train.parquet")
+        trainer = _trainer_class(self.recipe.domain)(self.recipe, source, items)
+        trainer.build()
+        return trainer
+
+    def _drop_workers(self) -> None:
+        if self._trainer is not None:
+            trainer, self._trainer = self._trainer, None
+            trainer.close()
+
+    def _log_samples(self, rollout: Any, step: int) -> None:
+        texts = rollout.non_tensor_batch
+        rewards = rollout.tensor("rewards").tolist()
+        rows = [
+            {
+                "prompt": texts["prompt"][row][-1]["content"],
+                "response": texts["response"][row],
+                "ground_truth": str(texts["ground_truth"][row]),
+                "reward": rewards[row],
+            }
+            for row in range(min(NUM_LOGGED_SAMPLES, len(rollout)))
+        ]
+        self.tracking.log_table(rows, f"samples/rollout-step-{step:05d}.json")
+
+
+_sessions: dict[str, TrainingSession] = {}
+
+
+def session_for(plan: RunPlan) -> TrainingSession:
+    """The session of a run in this process, opened on first use."""
+    if plan.run_dir not in _sessions:
+        _sessions[plan.run_dir] = TrainingSession(plan)
+    return _sessions[plan.run_dir]
+
+
+def close_sessions() -> None:
+    """End every session of this process, whatever state it is in."""
+    while _sessions:
+        _sessions.popitem()[1].close()
+
+
+def _trainer_class(domain: Domain) -> type[Trainer]:
+    from rl_core.trainers.text import TextTrainer
+
+    return {Domain.TEXT: TextTrainer}[domain]
