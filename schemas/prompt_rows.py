@@ -193,14 +193,18 @@ def validate_rows(
         return []
     numbers = row_numbers or range(first_row, first_row + len(rows))
     return [
-        _rejection(problem, file, numbers[i]) for i in failed for problem in _row_problems(frame, i, allowed_env_classes)
+        _rejection(problem, file, numbers[i])
+        for i in failed
+        for problem in _row_problems(frame, i, allowed_env_classes)
     ]
 
 
 def _message_problems(index: int, message: Mapping[str, Any]) -> list[Problem]:
     problems = []
     if message.get("role") not in ROLES:
-        problems.append(Problem(f"prompt[{index}].role", "unknown role", message.get("role"), "system, user or assistant"))
+        problems.append(
+            Problem(f"prompt[{index}].role", "unknown role", message.get("role"), "system, user or assistant")
+        )
     if not isinstance(message.get("content"), str):
         value = message.get("content")
         problems.append(Problem(f"prompt[{index}].content", "content is not a string", value, "a string"))

@@ -231,3 +231,8 @@ class Recipe(Section):
     @property
     def registered_name(self) -> str:
         return self.registration.model_name or f"rl-train-{self.name}"
+
+    def evaluates_after(self, iteration: int) -> bool:
+        """Whether an evaluation follows this iteration; the last one has its own."""
+        every = self.evaluation.eval_every
+        return bool(every) and iteration % every == 0 and iteration < self.training.num_iterations

@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from schemas.receipts import Receipt
+
 
 @dataclass(frozen=True)
 class ProgressEvent:
-    """One phase began, or a step ended (then `metrics` is filled)."""
+    """One phase began, a step ended (then `metrics` is filled), or a task ended (then `receipt` is)."""
 
     phase: str
     """`start workers`, `rollout`, `train`, `save`, `evaluate`, `step`."""
     step: int = 0
     total_steps: int = 0
     metrics: dict[str, float] = field(default_factory=dict)
+    receipt: Receipt | None = None
+    """What a task returned, when the event is its end."""
 
 
 Listener = Callable[[ProgressEvent], None]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from rl_core.distributed import ray_cluster
 from rl_core.evaluation.runner import summarise
 from rl_core.home import Home
 from rl_core.models.locate import locate
-from rl_core.tracking.run import TrackingRun
+from rl_core.tracking.run import RunStatus, TrackingRun
 from rl_core.trainers.base import Trainer
 from rl_core.trainers.progress import ProgressEvent, announce
 from rl_core.trainers.run_folder import RunFolder
@@ -177,6 +178,21 @@ def close_sessions() -> None:
     """End every session of this process, whatever state it is in."""
     while _sessions:
         _sessions.popitem()[1].close()
+
+
+@contextmanager
+def close_run(plan: RunPlan) -> Iterator[None]:
+    """End the MLflow run with the block: finished, failed, or killed when the flow was cancelled."""
+    tracking = session_for(plan).tracking
+    try:
+        yield
+    except Exception:
+        tracking.finish(RunStatus.FAILED)
+        raise
+    except BaseException:
+        tracking.finish(RunStatus.KILLED)
+        raise
+    tracking.finish(RunStatus.FINISHED)
 
 
 def _trainer_class(domain: Domain) -> type[Trainer]:

@@ -1,0 +1,100 @@
+"""The `rl-train` command. Heavy packages are imported only by the commands that need them."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rl_core.errors import UserError
+from rl_core.home import Home
+
+app = typer.Typer(
+    help="RL post-training as Prefect flows.", no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False
+)
+
+USER_ERROR = 2
+Overrides = Annotated[list[str] | None, typer.Argument(help="Dotted assignments, e.g. algorithm.clip_high=0.28")]
+
+
+@app.callback()
+def _group() -> None:
+    """RL post-training as Prefect flows."""
+
+
+@app.command()
+def run(
+    recipe: Annotated[str, typer.Argument(help="Name of a shipped recipe, or a .yaml path")] = "text",
+    overrides: Overrides = None,
+    profile: Annotated[str | None, typer.Option(help="Placement: cpu, one_gpu, one_node, many_nodes")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start anew, forgetting what this recipe and data reached")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the resolved recipe and the plan; run nothing")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show Prefect's log and tracebacks")] = False,
+) -> None:
+    """Run the flow rl-train here, continuing what an earlier run of the same recipe and data had reached."""
+    if dry_run:
+        from flows.dry_run import print_plan
+
+        print_plan(recipe, overrides or [], profile)
+        return
+    from flows.local_run import run_locally
+
+    run_locally(recipe, overrides or [], profile, fresh=fresh, debug=debug)
+
+
+@app.command()
+def recipes() -> None:
+    """List the shipped recipes and profiles."""
+    from rl_core.recipes import profile_names, recipe_names
+
+    typer.echo("recipes:  " + ", ".join(recipe_names()))
+    typer.echo("profiles: " + ", ".join(profile_names()))
+
+
+@app.command()
+def validate(
+    paths: Annotated[list[Path], typer.Argument(help="Prompt files: .parquet .jsonl .json .txt")],
+    env_class: Annotated[str | None, typer.Option(help="Environment of rows that name none")] = None,
+) -> None:
+    """Check prompt files against the schema; every bad row is named, and the exit code is 2 when there is one."""
+    from rl_core.data.validate import validate_files
+    from rl_core.envs import accepted_ground_truths
+
+    home = Home.default()
+    report = validate_files(
+        paths,
+        allowed_env_classes=accepted_ground_truths(),
+        default_env_class=env_class,
+        rejects_dir=home.data / "rejects" / "cli",
+        memo_dir=home.data / "memo",
+        policy="fail",
+        max_bad_fraction=0.0,
+    )
+    typer.echo(f"{report.num_accepted} of {report.num_rows} rows are good; {report.explanation}")
+
+
+@app.command()
+def lineage(
+    model: Annotated[str, typer.Argument(help="Registered model name")],
+    version: Annotated[int, typer.Argument(help="Version number")],
+) -> None:
+    """Walk a model version back to its run, recipe, cache and source files."""
+    from rl_core.tracking.lineage import trace
+
+    typer.echo(str(trace(Home.default().mlflow_uri, model, version)))
+
+
+def main() -> None:
+    """Entry point: what a person can put right ends with its message alone and exit code 2."""
+    Home.default().activate()
+    try:
+        app()
+    except UserError as error:
+        if "--debug" in sys.argv:
+            raise
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(USER_ERROR)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""What a person sees of a run: a live line per phase, a line per step, and a summary at the end."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from types import TracebackType
+
+from rich.console import Console
+from rich.table import Table
+
+from rl_core.evaluation.intervals import paired_change
+from rl_core.evaluation.runner import read_samples
+from rl_core.home import Home
+from rl_core.trainers.progress import ProgressEvent, listeners
+from rl_core.trainers.run_folder import RunFolder
+from schemas.receipts import CacheReceipt, EvalReceipt, IterationReceipt, ModelReceipt, ValidationReport
+from schemas.recipe import Recipe
+
+
+class Display:
+    """Listens to the run while the `with` block lasts."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+        self.console = Console(highlight=False)
+        self._status = self.console.status("")
+        self._start = time.perf_counter()
+
+    def __enter__(self) -> Display:
+        listeners.append(self._follow)
+        self._status.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        listeners.remove(self._follow)
+        self._status.stop()
+
+    def note(self, text: str) -> None:
+        """Show what is happening now."""
+        if self.console.is_terminal:
+            self._status.update(f"{text} …")
+        else:
+            self.console.print(f"{self._clock()}  {text}")
+
+    def _follow(self, event: ProgressEvent) -> None:
+        if event.receipt is not None:
+            self.console.print(f"{self._clock()}  {describe(event.receipt)}")
+        elif event.phase == "step":
+            self.console.print(f"{self._clock()}  {describe_step(event)}")
+        elif self.console.is_terminal or event.phase in {"start workers", "evaluate", "save"}:
+            where = f" (step {event.step}/{event.total_steps})" if event.total_steps else ""
+            self.note(event.phase + where)
+
+    def _clock(self) -> str:
+        minutes, seconds = divmod(int(time.perf_counter() - self._start), 60)
+        return f"{minutes:3d}:{seconds:02d}"
+
+    def summary(self, receipt: ModelReceipt) -> None:
+        """The table at the end: before, after, the change with its interval, and where everything is."""
+        folder = RunFolder(Path(receipt.model_path).parent)
+        before, after = folder.receipt("evaluate-baseline", EvalReceipt), folder.receipt("evaluate-final", EvalReceipt)
+        assert before is not None and after is not None
+        correct = [[float(row["reward"] >= 1) for row in read_samples(one.samples_path)] for one in (before, after)]
+        change, low, high = paired_change(*correct)
+        table = Table(title=f"{self.recipe.name}: {after.num_rows} held-out rows", title_justify="left")
+        for column in ("", "accuracy", "95 % interval", "mean length", "truncated"):
+            table.add_column(column)
+        for one in (before, after):
+            interval = f"{one.ci_low:.3f} to {one.ci_high:.3f}"
+            table.add_row(
+                one.label, f"{one.accuracy:.3f}", interval, f"{one.mean_length:.1f}", f"{one.truncated_share:.1%}"
+            )
+        table.add_row("change", f"{change:+.3f}", f"{low:+.3f} to {high:+.3f}", "", "", end_section=True)
+        self.console.print(table)
+        home = Home.default()
+        for name, value in (
+            ("model", f"{receipt.name} v{receipt.version}, {receipt.reason}"),
+            ("weights", receipt.model_path),
+            ("curve", str(folder.root / "reward-curve.png")),
+            ("MLflow", f"mlflow ui --backend-store-uri {home.mlflow_uri}"),
+            ("Prefect", "prefect server start"),
+        ):
+            self.console.print(f"{name:8} {value}", soft_wrap=True)
+
+
+def describe(receipt: object) -> str:
+    """A finished task in one line."""
+    if isinstance(receipt, ValidationReport):
+        state = "cached" if receipt.cached else "done"
+        return f"validate-data {state}: {receipt.num_accepted} of {receipt.num_rows} rows accepted; {receipt.explanation}"
+    if isinstance(receipt, CacheReceipt):
+        state = "cached" if receipt.hit else "built"
+        rows = f"{receipt.num_train_rows} training and {receipt.num_eval_rows} held-out rows"
+        return f"prepare-cache {state}: {rows}; {receipt.explanation}"
+    if isinstance(receipt, EvalReceipt):
+        again = " (from an earlier run)" if receipt.skipped else ""
+        interval = f"{receipt.ci_low:.3f} to {receipt.ci_high:.3f}"
+        return f"evaluate {receipt.label}: accuracy {receipt.accuracy:.3f} ({interval}){again}"
+    if isinstance(receipt, IterationReceipt):
+        state = "was complete already, skipped" if receipt.skipped else "complete, checkpoint written"
+        return f"train-iteration {receipt.iteration}: {state}"
+    return str(receipt)
+
+
+def describe_step(event: ProgressEvent) -> str:
+    """A step in one line."""
+    m = event.metrics
+    return (
+        f"step {event.step:>3}/{event.total_steps}  reward {m['reward_mean']:.3f} ± {m['reward_std']:.2f}  "
+        f"length {m['response_length_mean']:.1f}  kl {m['approx_kl']:.4f}  grad {m['grad_norm']:.2f}  "
+        f"rollout {m['seconds/rollout']:.1f} s  train {m['seconds/train']:.1f} s"
+    )

@@ -1,0 +1,74 @@
+"""`rl-train run --dry-run`: the resolved recipe, the cache, the device plan and the memory, without running anything."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from rl_core.data.generate import GenerateSpec, planned_path
+from rl_core.data.prepare import plan_cache
+from rl_core.home import Home
+from rl_core.models.locate import model_shape
+from rl_core.recipes import dump_recipe, load_recipe
+from rl_core.train.memory import estimate_memory
+from schemas.recipe import Recipe
+
+
+def print_plan(recipe: str, overrides: Sequence[str], profile: str | None) -> None:
+    """Print what a run would do."""
+    settings, home, console = load_recipe(recipe, overrides, profile), Home.default(), Console(highlight=False)
+    console.print(dump_recipe(settings), soft_wrap=True, markup=False)
+    for title, text in (
+        ("cache", cache_plan(settings, home)),
+        ("devices", device_plan(settings)),
+        ("memory", memory_plan(settings, home)),
+    ):
+        console.print(f"[bold]{title}[/bold]  {text}", soft_wrap=True)
+
+
+def cache_plan(recipe: Recipe, home: Home) -> str:
+    """Whether preparation would be a hit, and why."""
+    paths = {part: _paths(getattr(recipe.data, part), home) for part in ("train", "eval")}
+    missing = [str(path) for part in paths.values() for path in part if not path.is_file()]
+    if missing:
+        return f"miss: would first make or need {', '.join(missing)}"
+    _, hit, why = plan_cache(
+        paths["train"],
+        paths["eval"],
+        name=recipe.name,
+        tokenizer_id=recipe.model.path,
+        max_prompt_length=recipe.data.max_prompt_length,
+        template_kwargs=recipe.model.chat_template_kwargs,
+        default_env_class=recipe.data.default_env_class,
+        cache_root=home.cache,
+        memo_dir=home.data / "memo",
+        rejected_policy=recipe.data.on_invalid,
+    )
+    return f"{'hit' if hit else 'miss'}: {why}"
+
+
+def device_plan(recipe: Recipe) -> str:
+    """Workers, ranks and batches."""
+    placement, rows = recipe.placement, recipe.training.prompts_per_step * recipe.rollout.samples_per_prompt
+    where = placement.ray_address or "a private Ray cluster"
+    return (
+        f"{placement.num_devices} {placement.device} worker(s) on {where}; {rows} rows a step, {rows // placement.num_devices} "
+        f"a worker, in micro-batches of {placement.micro_batch_size}"
+    )
+
+
+def memory_plan(recipe: Recipe, home: Home) -> str:
+    """Estimated bytes per worker."""
+    shape = model_shape(recipe.model.path, home.models)
+    if shape is None:
+        return f"unknown until the model's config is on this machine ({recipe.model.path})"
+    parts = estimate_memory(recipe, shape)
+    listed = ", ".join(f"{name} {size / 2**30:.2f}" for name, size in parts.items())
+    return f"about {sum(parts.values()) / 2**30:.2f} GiB a worker ({listed})"
+
+
+def _paths(entries: Sequence[object], home: Home) -> list[Path]:
+    return [
+        planned_path(GenerateSpec(**entry), home.data / "generated") if isinstance(entry, dict) else Path(str(entry)).expanduser()
+        for entry in entries
+    ]

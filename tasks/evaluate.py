@@ -1,0 +1,71 @@
+"""evaluate: one greedy answer to every held-out row, with the same rows and settings each time."""
+
+from typing import Any
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+from prefect.runtime import task_run
+from prefect.tasks import exponential_backoff
+
+from rl_core.evaluation.intervals import paired_change
+from rl_core.evaluation.runner import read_samples
+from rl_core.trainers.session import session_for
+from rl_core.trainers.progress import ProgressEvent, announce
+from schemas.receipts import EvalReceipt, RunPlan
+from tasks import artifacts
+from tasks.retrying import worth_retrying
+
+NUM_SHOWN = 20
+
+
+def _run_name() -> str:
+    return f"evaluate {task_run.parameters['label']}"
+
+
+@task(
+    name="evaluate",
+    task_run_name=_run_name,
+    cache_policy=NO_CACHE,
+    retries=2,
+    retry_delay_seconds=exponential_backoff(2),
+    retry_condition_fn=worth_retrying,
+)
+def evaluate(plan: RunPlan, label: str, iteration: int, baseline: EvalReceipt | None = None) -> EvalReceipt:
+    """Score the weights after `iteration` (0: before training), beside `baseline` when it is given."""
+    receipt = session_for(plan).evaluate(label, iteration)
+    announce(ProgressEvent("done", receipt=receipt))
+    if baseline is not None:
+        compare(baseline, receipt)
+    return receipt
+
+
+def compare(before: EvalReceipt, after: EvalReceipt) -> None:
+    """Publish both evaluations side by side, and the same questions answered before and after."""
+    rows_before, rows_after = read_samples(before.samples_path), read_samples(after.samples_path)
+    change, low, high = paired_change([row["reward"] for row in rows_before], [row["reward"] for row in rows_after])
+    table: list[dict[str, Any]] = [
+        {
+            "which": receipt.label,
+            "step": receipt.step,
+            "accuracy": f"{receipt.accuracy:.3f}",
+            "95 % interval": f"{receipt.ci_low:.3f} to {receipt.ci_high:.3f}",
+            "mean reward": f"{receipt.mean_reward:.3f}",
+            "mean length": f"{receipt.mean_length:.1f}",
+            "truncated": f"{receipt.truncated_share:.3f}",
+        }
+        for receipt in (before, after)
+    ]
+    summary = f"{before.num_rows} held-out rows; mean reward changed by {change:+.3f} ({low:+.3f} to {high:+.3f})"
+    artifacts.table("evaluation", table, summary)
+    samples = [
+        {
+            "prompt": one["prompt"][-1]["content"],
+            "truth": one["ground_truth"],
+            "before": one["response"],
+            "reward before": one["reward"],
+            "after": two["response"],
+            "reward after": two["reward"],
+        }
+        for one, two in zip(rows_before[:NUM_SHOWN], rows_after[:NUM_SHOWN], strict=True)
+    ]
+    artifacts.table("samples", samples, "The same held-out questions before and after training")

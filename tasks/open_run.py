@@ -1,0 +1,22 @@
+"""open-run: the run's folder and MLflow run, linked with this flow run; the same key continues the same run."""
+
+from typing import Any
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+from prefect.runtime import flow_run
+
+from rl_core.home import Home
+from rl_core.trainers import run_plan
+from schemas.receipts import CacheReceipt, RunPlan, ValidationReport
+from schemas.recipe import Recipe
+from tasks import artifacts
+
+
+@task(name="open-run", cache_policy=NO_CACHE)
+def open_run(recipe: dict[str, Any], report: ValidationReport, cache: CacheReceipt, fresh: bool) -> RunPlan:
+    """Open or continue the run of this recipe and data; `fresh` starts it anew."""
+    tags = {"prefect.flow_run_id": str(flow_run.id or ""), "prefect.flow_run_url": str(flow_run.ui_url or "")}
+    plan = run_plan.open_run(Recipe.model_validate(recipe), report, cache, Home.default(), fresh=fresh, tags=tags)
+    artifacts.link("mlflow-run", plan.mlflow_url, "MLflow run", f"MLflow run {plan.mlflow_run_id}")
+    return plan

@@ -1,0 +1,53 @@
+"""prepare-cache: validated rows into a content-addressed folder; unchanged inputs are a hit."""
+
+from typing import Any
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+
+from rl_core.data import prepare
+from rl_core.data.resolve import resolve_sources
+from rl_core.home import Home
+from rl_core.models.locate import locate
+from rl_core.models.tokenizer import load_tokenizer
+from rl_core.trainers.progress import ProgressEvent, announce
+from schemas.receipts import CacheReceipt, ValidationReport
+from schemas.recipe import Recipe
+from tasks import artifacts
+
+
+# The run hash over file contents decides about reuse; Prefect's own cache sees only the recipe's text.
+@task(name="prepare-cache", cache_policy=NO_CACHE)
+def prepare_cache(recipe: dict[str, Any], report: ValidationReport) -> CacheReceipt:
+    """Tokenise, filter by length and publish train.parquet and eval.parquet. Raises: DataError, ModelError."""
+    settings, home = Recipe.model_validate(recipe), Home.default()
+    receipt = prepare.prepare_cache(
+        resolve_sources(settings.data.train, home.data),
+        resolve_sources(settings.data.eval, home.data),
+        name=settings.name,
+        tokenizer=lambda: load_tokenizer(locate(settings.model.path, home.models)),
+        tokenizer_id=settings.model.path,
+        max_prompt_length=settings.data.max_prompt_length,
+        template_kwargs=settings.model.chat_template_kwargs,
+        default_env_class=settings.data.default_env_class,
+        cache_root=home.cache,
+        memo_dir=home.data / "memo",
+        rejected_policy=settings.data.on_invalid,
+    )
+    announce(ProgressEvent("done", receipt=receipt))
+    _publish(receipt)
+    return receipt
+
+
+def _publish(receipt: CacheReceipt) -> None:
+    rows: list[dict[str, Any]] = [
+        {"what": "outcome", "value": "hit" if receipt.hit else "built"},
+        {"what": "why", "value": receipt.explanation},
+        {"what": "run hash", "value": receipt.run_hash},
+        {"what": "folder", "value": receipt.path},
+        {"what": "training rows", "value": receipt.num_train_rows},
+        {"what": "held-out rows", "value": receipt.num_eval_rows},
+        *({"what": f"dropped: {reason}", "value": count} for reason, count in receipt.dropped.items()),
+        *({"what": f"source {source.path}", "value": source.sha256} for source in receipt.sources),
+    ]
+    artifacts.table("cache", rows, "The prepared data and what it was made from")

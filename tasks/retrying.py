@@ -1,0 +1,19 @@
+"""Which failures a retry can help: a dead worker or a flaky machine, never what the user has to put right."""
+
+from typing import Any
+
+from prefect import Task
+from prefect.client.schemas.objects import State, TaskRun
+
+from rl_core.errors import UserError
+
+
+def worth_retrying(task: Task[..., Any], task_run: TaskRun, state: State[Any]) -> bool:
+    """Whether the failed state is worth another attempt."""
+    try:
+        state.result(raise_on_failure=True)
+    except UserError:
+        return False
+    except Exception:  # whatever else it was, a fresh attempt may succeed
+        return True
+    return False
