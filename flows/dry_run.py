@@ -1,12 +1,11 @@
 """`rl-train run --dry-run`: the resolved recipe, the cache, the device plan and the memory, without running anything."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from rich.console import Console
 
-from rl_core.data.generate import GenerateSpec, planned_path
 from rl_core.data.prepare import plan_cache
+from rl_core.data.resolve import planned_sources, preparation_settings
 from rl_core.home import Home
 from rl_core.models.locate import model_shape
 from rl_core.recipes import dump_recipe, load_recipe
@@ -28,23 +27,12 @@ def print_plan(recipe: str, overrides: Sequence[str], profile: str | None) -> No
 
 def cache_plan(recipe: Recipe, home: Home) -> str:
     """Whether preparation would be a hit, and why."""
-    paths = {part: _paths(getattr(recipe.data, part), home) for part in ("train", "eval")}
-    missing = [str(path) for part in paths.values() for path in part if not path.is_file()]
-    if missing:
-        return f"miss: would first make or need {', '.join(missing)}"
-    _, hit, why = plan_cache(
-        paths["train"],
-        paths["eval"],
-        name=recipe.name,
-        tokenizer_id=recipe.model.path,
-        max_prompt_length=recipe.data.max_prompt_length,
-        template_kwargs=recipe.model.chat_template_kwargs,
-        default_env_class=recipe.data.default_env_class,
-        cache_root=home.cache,
-        memo_dir=home.data / "memo",
-        rejected_policy=recipe.data.on_invalid,
-    )
-    return f"{'hit' if hit else 'miss'}: {why}"
+    train, held_out = (planned_sources(entries, home.data) for entries in (recipe.data.train, recipe.data.eval))
+    missing = [entry for entry, path in zip(recipe.data.train, train, strict=True) if not path.is_file()]
+    if any(isinstance(entry, dict) for entry in missing):
+        return "miss: the problems would be generated first"
+    plan = plan_cache(train, held_out, **preparation_settings(recipe, home))
+    return f"{'hit' if plan.hit else 'miss'}: {plan.explanation}"
 
 
 def device_plan(recipe: Recipe) -> str:
@@ -66,9 +54,3 @@ def memory_plan(recipe: Recipe, home: Home) -> str:
     listed = ", ".join(f"{name} {size / 2**30:.2f}" for name, size in parts.items())
     return f"about {sum(parts.values()) / 2**30:.2f} GiB a worker ({listed})"
 
-
-def _paths(entries: Sequence[object], home: Home) -> list[Path]:
-    return [
-        planned_path(GenerateSpec(**entry), home.data / "generated") if isinstance(entry, dict) else Path(str(entry)).expanduser()
-        for entry in entries
-    ]

@@ -6,7 +6,7 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from rl_core.data import prepare
-from rl_core.data.resolve import resolve_sources
+from rl_core.data.resolve import preparation_settings, resolve_sources
 from rl_core.home import Home
 from rl_core.models.locate import locate
 from rl_core.models.tokenizer import load_tokenizer
@@ -24,15 +24,8 @@ def prepare_cache(recipe: dict[str, Any], report: ValidationReport) -> CacheRece
     receipt = prepare.prepare_cache(
         resolve_sources(settings.data.train, home.data),
         resolve_sources(settings.data.eval, home.data),
-        name=settings.name,
         tokenizer=lambda: load_tokenizer(locate(settings.model.path, home.models)),
-        tokenizer_id=settings.model.path,
-        max_prompt_length=settings.data.max_prompt_length,
-        template_kwargs=settings.model.chat_template_kwargs,
-        default_env_class=settings.data.default_env_class,
-        cache_root=home.cache,
-        memo_dir=home.data / "memo",
-        rejected_policy=settings.data.on_invalid,
+        **preparation_settings(settings, home),
     )
     announce(ProgressEvent("done", receipt=receipt))
     _publish(receipt)

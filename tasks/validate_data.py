@@ -5,9 +5,8 @@ from typing import Any
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
-from rl_core.data.resolve import resolve_sources
+from rl_core.data.resolve import resolve_sources, validation_settings
 from rl_core.data.validate import validate_files
-from rl_core.envs import accepted_ground_truths
 from rl_core.home import Home
 from rl_core.trainers.progress import ProgressEvent, announce
 from schemas.receipts import ValidationReport
@@ -22,12 +21,9 @@ def validate_data(recipe: dict[str, Any]) -> ValidationReport:
     paths = resolve_sources([*settings.data.train, *settings.data.eval], home.data)
     report = validate_files(
         paths,
-        allowed_env_classes=accepted_ground_truths(),
-        default_env_class=settings.data.default_env_class,
         rejects_dir=home.data / "rejects" / settings.name,
         memo_dir=home.data / "memo",
-        policy=settings.data.on_invalid,
-        max_bad_fraction=settings.data.max_bad_fraction,
+        **validation_settings(settings),
     )
     announce(ProgressEvent("done", receipt=report))
     _publish(report)

@@ -1,0 +1,53 @@
+"""From a recipe's data entries to files."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rl_core.data.generate import GenerateSpec, materialise, planned_path
+from rl_core.envs import accepted_ground_truths
+from rl_core.home import Home
+from schemas.recipe import Recipe
+
+
+def resolve_sources(entries: Sequence[str | dict[str, Any]], data_dir: Path) -> list[Path]:
+    """The files behind paths and generator blocks; generated files are made on first use, then kept as they are."""
+    return [
+        materialise(GenerateSpec(**entry), data_dir / "generated")
+        if isinstance(entry, dict)
+        else Path(entry).expanduser()
+        for entry in entries
+    ]
+
+
+def planned_sources(entries: Sequence[str | dict[str, Any]], data_dir: Path) -> list[Path]:
+    """The same files without making any."""
+    return [
+        planned_path(GenerateSpec(**entry), data_dir / "generated")
+        if isinstance(entry, dict)
+        else Path(entry).expanduser()
+        for entry in entries
+    ]
+
+
+def validation_settings(recipe: Recipe) -> dict[str, Any]:
+    """What validation and preparation must agree on."""
+    return {
+        "allowed_env_classes": accepted_ground_truths(),
+        "default_env_class": recipe.data.default_env_class,
+        "policy": recipe.data.on_invalid,
+        "max_bad_fraction": recipe.data.max_bad_fraction,
+    }
+
+
+def preparation_settings(recipe: Recipe, home: Home) -> dict[str, Any]:
+    """The arguments of `prepare_cache` and `plan_cache` besides files and tokenizer."""
+    return {
+        "name": recipe.name,
+        "tokenizer_id": recipe.model.path,
+        "max_prompt_length": recipe.data.max_prompt_length,
+        "template_kwargs": recipe.model.chat_template_kwargs,
+        "cache_root": home.cache,
+        "memo_dir": home.data / "memo",
+        **validation_settings(recipe),
+    }
