@@ -10,7 +10,10 @@ from rl_core.errors import UserError
 from rl_core.home import Home
 
 app = typer.Typer(
-    help="RL post-training as Prefect flows.", no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False
+    help="RL post-training as Prefect flows.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
 )
 
 USER_ERROR = 2
@@ -27,8 +30,12 @@ def run(
     recipe: Annotated[str, typer.Argument(help="Name of a shipped recipe, or a .yaml path")] = "text",
     overrides: Overrides = None,
     profile: Annotated[str | None, typer.Option(help="Placement: cpu, one_gpu, one_node, many_nodes")] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Start anew, forgetting what this recipe and data reached")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the resolved recipe and the plan; run nothing")] = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Start anew, forgetting what this recipe and data reached")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the resolved recipe and the plan; run nothing")
+    ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show Prefect's log and tracebacks")] = False,
 ) -> None:
     """Run the flow rl-train here, continuing what an earlier run of the same recipe and data had reached."""

@@ -32,7 +32,9 @@ class Display:
         self._status.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         listeners.remove(self._follow)
         self._status.stop()
 
@@ -88,7 +90,9 @@ def describe(receipt: object) -> str:
     """A finished task in one line."""
     if isinstance(receipt, ValidationReport):
         state = "cached" if receipt.cached else "done"
-        return f"validate-data {state}: {receipt.num_accepted} of {receipt.num_rows} rows accepted; {receipt.explanation}"
+        return (
+            f"validate-data {state}: {receipt.num_accepted} of {receipt.num_rows} rows accepted; {receipt.explanation}"
+        )
     if isinstance(receipt, CacheReceipt):
         state = "cached" if receipt.hit else "built"
         rows = f"{receipt.num_train_rows} training and {receipt.num_eval_rows} held-out rows"

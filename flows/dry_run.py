@@ -53,4 +53,3 @@ def memory_plan(recipe: Recipe, home: Home) -> str:
     parts = estimate_memory(recipe, shape)
     listed = ", ".join(f"{name} {size / 2**30:.2f}" for name, size in parts.items())
     return f"about {sum(parts.values()) / 2**30:.2f} GiB a worker ({listed})"
-

@@ -111,9 +111,7 @@ class DataProto:
             if _columns(part) != _columns(first):
                 raise DataProtoError(f"concat: columns differ: {_columns(first)} and {_columns(part)}")
         batch = None if first.batch is None else TensorDict.cat([part.batch for part in parts], dim=0)
-        arrays = {
-            key: np.concatenate([part.non_tensor_batch[key] for part in parts]) for key in first.non_tensor_batch
-        }
+        arrays = {key: np.concatenate([part.non_tensor_batch[key] for part in parts]) for key in first.non_tensor_batch}
         return DataProto(batch, arrays, first.meta_info)
 
     def repeat(self, repeat_times: int = 2, interleave: bool = True) -> DataProto:

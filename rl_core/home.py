@@ -54,6 +54,7 @@ class Home:
             "DO_NOT_TRACK": "1",
             "MLFLOW_DISABLE_TELEMETRY": "true",
             "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+            "MLFLOW_LOGGING_LEVEL": "WARNING",
             "MLFLOW_TRACKING_URI": self.mlflow_uri,
             # Ray starts workers at nice 15, which starves training on a busy machine.
             "RAY_worker_niceness": "0",

@@ -15,7 +15,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from rl_core.errors import RecipeError
 
-
 T = TypeVar("T")
 
 
@@ -89,7 +88,9 @@ class Registry(Generic[T]):
         values = dict(block)
         name, target = values.pop("name", None), values.pop("target", None)
         if (name is None) == (target is None):
-            raise RecipeError(f"{where}: give either name (one of {', '.join(self.names())}) or target (pkg.module:Class)")
+            raise RecipeError(
+                f"{where}: give either name (one of {', '.join(self.names())}) or target (pkg.module:Class)"
+            )
         cls = import_target(target) if target else self.get(str(name))
         config_cls = getattr(cls, "Config", PluginConfig)
         try:

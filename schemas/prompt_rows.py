@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from rl_core.registry import nearest
 from schemas.receipts import Rejection
 
-
 if TYPE_CHECKING:
     import pandas as pd
     import pandera.pandas as pa

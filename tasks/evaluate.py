@@ -9,8 +9,8 @@ from prefect.tasks import exponential_backoff
 
 from rl_core.evaluation.intervals import paired_change
 from rl_core.evaluation.runner import read_samples
-from rl_core.trainers.session import session_for
 from rl_core.trainers.progress import ProgressEvent, announce
+from rl_core.trainers.session import session_for
 from schemas.receipts import EvalReceipt, RunPlan
 from tasks import artifacts
 from tasks.retrying import worth_retrying

@@ -51,9 +51,7 @@ def _incumbent(name: str, baseline: EvalReceipt) -> Incumbent:
     return Incumbent(f"champion v{present.version}", float(present.tags["accuracy"]), present.tags["eval_digest"])
 
 
-def _register(
-    session: TrainingSession, name: str, model_dir: Path, baseline: EvalReceipt, final: EvalReceipt
-) -> int:
+def _register(session: TrainingSession, name: str, model_dir: Path, baseline: EvalReceipt, final: EvalReceipt) -> int:
     plan, tracking = session.plan, session.tracking
     dataset = tracking.log_dataset(
         "held-out", f"{plan.cache.path}/eval.parquet", final.eval_digest, context="evaluation", num_rows=final.num_rows

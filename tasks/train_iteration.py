@@ -53,5 +53,7 @@ def train_iteration(plan: RunPlan, iteration: int) -> IterationReceipt:
 
 def _publish(session: TrainingSession) -> None:
     baseline = session.folder.receipt("evaluate-baseline", EvalReceipt)
-    path = reward_curve(session.folder.history(), [baseline] if baseline else [], session.folder.root / "reward-curve.png")
+    path = reward_curve(
+        session.folder.history(), [baseline] if baseline else [], session.folder.root / "reward-curve.png"
+    )
     artifacts.picture("reward-curve", path, "Sampled reward per step")

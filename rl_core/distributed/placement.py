@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+from rl_core.dispatch import cut, join, mode_of
 from rl_core.distributed.device_pool import DevicePool
-from rl_core.distributed.dispatch import cut, join, mode_of
 from rl_core.distributed.worker import DeviceWorker, Sibling
 from rl_core.errors import RLTrainError, WorkerDied
 
-_block: ContextVar["WorkerGroup"] = ContextVar("placement_block")
+_block: ContextVar[WorkerGroup] = ContextVar("placement_block")
 
 
 class WorkerGroup:

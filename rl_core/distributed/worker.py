@@ -6,7 +6,7 @@ import os
 import socket
 from typing import Any
 
-from rl_core.distributed.rank_info import RankInfo
+from rl_core.rank_info import RankInfo
 
 
 class Sibling:

@@ -31,7 +31,9 @@ def judge(final: EvalReceipt, incumbent: Incumbent, margin: float) -> Verdict:
         return Verdict(False, f"{incumbent.name} was evaluated on other rows; evaluate it on these before comparing")
     gain = final.accuracy - incumbent.accuracy
     if gain > margin:
-        return Verdict(True, f"accuracy {final.accuracy:.3f} beats {incumbent.name} ({incumbent.accuracy:.3f}) by {gain:+.3f}")
+        return Verdict(
+            True, f"accuracy {final.accuracy:.3f} beats {incumbent.name} ({incumbent.accuracy:.3f}) by {gain:+.3f}"
+        )
     return Verdict(
         False,
         f"accuracy {final.accuracy:.3f} does not beat {incumbent.name} ({incumbent.accuracy:.3f}) by more than {margin}",

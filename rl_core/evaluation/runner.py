@@ -29,7 +29,9 @@ def summarise(played: DataProto, items: list[dict[str, Any]], label: str, step: 
     texts = played.non_tensor_batch
     broken = [(uid, error) for uid, error in zip(texts["uid"], texts["error"], strict=True) if error]
     if broken:
-        raise RewardError(f"{len(broken)} of {len(items)} held-out rows failed in their environment; first: {broken[0]}")
+        raise RewardError(
+            f"{len(broken)} of {len(items)} held-out rows failed in their environment; first: {broken[0]}"
+        )
     rewards = played.tensor("rewards").tolist()
     lengths = played.tensor("num_tokens").tolist()
     num_right = sum(reward >= FULL_REWARD for reward in rewards)

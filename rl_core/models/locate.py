@@ -1,5 +1,6 @@
 """From a recipe's model path to a folder or hub id that transformers can load."""
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,25 @@ def check_path(path: str, models_dir: Path) -> str:
     folder = Path(path).expanduser()
     if folder.is_dir():
         if not (folder / "config.json").is_file():
-            raise ModelError(f"model.path {path}: the folder has no config.json; give a folder written by save_pretrained")
+            raise ModelError(
+                f"model.path {path}: the folder has no config.json; give a folder written by save_pretrained"
+            )
         return str(folder)
     if path.startswith((".", "/", "~")) or path.count("/") > 1:
         raise ModelError(f"model.path {path}: no such folder")
     return path
+
+
+def tokenizer_identity(path: str, models_dir: Path) -> str:
+    """What stands for a model's tokenizer in a run hash: its path, and for a local folder its files' content."""
+    folder = Path(check_path(path, models_dir))
+    if path.startswith(embedded.PREFIX) or not folder.is_dir():
+        return path
+    digest = hashlib.sha256()
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        if (folder / name).is_file():
+            digest.update((folder / name).read_bytes())
+    return f"{path} ({digest.hexdigest()[:16]})"
 
 
 def model_shape(path: str, models_dir: Path) -> dict[str, Any] | None:

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from rl_core.data_proto import DataProto, pad_rows
-from rl_core.distributed.dispatch import Dispatch, dispatch
+from rl_core.dispatch import Dispatch, dispatch
 from rl_core.rollout.chat import ChatFormat
 from rl_core.rollout.decode import Reply, Sampling, decode, positions_of
 from rl_core.rollout.episodes import Episode, run_episodes
@@ -79,7 +79,9 @@ class RolloutEngine:
         pad = self.tokenizer.pad_token_id
         prompt_ids = pad_rows([torch.tensor(e.prompt_ids) for e in episodes], pad, left=True, length=prompt_width)
         response_ids = pad_rows([torch.tensor(e.response_ids) for e in episodes], pad, length=response_width)
-        prompt_mask = pad_rows([torch.ones(len(e.prompt_ids)).long() for e in episodes], 0, left=True, length=prompt_width)
+        prompt_mask = pad_rows(
+            [torch.ones(len(e.prompt_ids)).long() for e in episodes], 0, left=True, length=prompt_width
+        )
         reply_mask = pad_rows([torch.ones(len(e.response_ids)).long() for e in episodes], 0, length=response_width)
         attention_mask = torch.cat([prompt_mask, reply_mask], 1)
         failed = [e.error is not None for e in episodes]
@@ -89,7 +91,9 @@ class RolloutEngine:
             "position_ids": positions_of(attention_mask),
             # A failed row has no verdict, so nothing is learnt from its tokens.
             "response_mask": pad_rows(
-                [torch.tensor(e.mask) * (not bad) for e, bad in zip(episodes, failed, strict=True)], 0, length=response_width
+                [torch.tensor(e.mask) * (not bad) for e, bad in zip(episodes, failed, strict=True)],
+                0,
+                length=response_width,
             ),
             "rollout_log_probs": pad_rows([torch.tensor(e.log_probs) for e in episodes], 0.0, length=response_width),
             "rewards": torch.tensor([e.reward for e in episodes], dtype=torch.float32),

@@ -14,10 +14,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
-from rl_core.distributed.dispatch import Dispatch, dispatch
-from rl_core.distributed.rank_info import RankInfo
+from rl_core.dispatch import Dispatch, dispatch
 from rl_core.models.bundle import ModelBundle
 from rl_core.models.causal_lm import blocks, inject_lora, load_policy
+from rl_core.rank_info import RankInfo
 from rl_core.train import checkpoint
 from rl_core.train.optimizer import make_optimizer, make_scheduler
 from schemas.recipe import DType, FSDPConfig, FSDPMode, LoraConfig, LrSchedulerConfig, OptimizerConfig

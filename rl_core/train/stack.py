@@ -11,7 +11,7 @@ from rl_core.algorithms.base import StageAlgorithm
 from rl_core.algorithms.metrics import Metric, MetricKind, merge_all
 from rl_core.algorithms.terms import Denominators
 from rl_core.data_proto import DataProto
-from rl_core.distributed.dispatch import Dispatch, dispatch
+from rl_core.dispatch import Dispatch, dispatch
 from rl_core.errors import RecipeError
 from rl_core.train.fsdp import FSDPBackend
 
@@ -82,7 +82,9 @@ class TrainStack:
     def _accumulate(self, mini_batch: DataProto) -> list[dict[str, Metric]]:
         """Backward over a mini-batch's micro-batches, with the denominators of its global counterpart."""
         mask_BT = mini_batch.tensor("response_mask")
-        num_tokens, num_sequences = self.backend.all_reduce_sum([float(mask_BT.sum()), float((mask_BT.sum(-1) > 0).sum())])
+        num_tokens, num_sequences = self.backend.all_reduce_sum(
+            [float(mask_BT.sum()), float((mask_BT.sum(-1) > 0).sum())]
+        )
         denominators = Denominators(max(num_tokens, 1.0), max(num_sequences, 1.0), mask_BT.shape[1])
         return [self._backward(micro, denominators) for micro in mini_batch.split(self.micro_batch_size)]
 

@@ -163,7 +163,9 @@ def add_advantages(algorithm: Any, rollout: DataProto, num_siblings: int) -> dic
     good_B = ~failed_B
     mask_BT = rollout.tensor("response_mask")
     if not bool(good_B.any()):
-        raise RewardError(f"every row of the rollout failed in its environment; first: {rollout.non_tensor_batch['error'][0]}")
+        raise RewardError(
+            f"every row of the rollout failed in its environment; first: {rollout.non_tensor_batch['error'][0]}"
+        )
     group_ids_B = torch.arange(len(rollout)) // num_siblings
     advantages_BT = torch.zeros(mask_BT.shape)
     advantages_BT[good_B], metrics = algorithm.advantages(

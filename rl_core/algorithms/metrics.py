@@ -1,0 +1,67 @@
+"""Metrics that reduce exactly: over micro-batches, ranks and steps, whatever the sizes of the parts.
+
+A metric carries a total and a weight instead of a mean, so merging parts gives the number of the whole.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class MetricKind(StrEnum):
+    """How the parts of a metric come together."""
+
+    MEAN = "mean"
+    """The sum of the values over the sum of the weights."""
+    SUM = "sum"
+    """The sum of the values."""
+    MAX = "max"
+    """The largest value."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One number on its way to the log."""
+
+    kind: MetricKind
+    """How parts come together."""
+    value: float
+    """mean: the weighted SUM of the values, not yet divided; sum: the sum; max: the maximum."""
+    weight: float
+    """How much was counted (tokens, rows or groups); a part with weight 0 changes nothing."""
+
+    def result(self) -> float:
+        """The number to log; NaN when nothing was counted."""
+        if self.weight == 0:
+            return 0.0 if self.kind is MetricKind.SUM else math.nan
+        return self.value / self.weight if self.kind is MetricKind.MEAN else self.value
+
+
+def merge(parts: Iterable[Metric]) -> Metric:
+    """The metric of the whole. Raises: ValueError when there are no parts or their kinds differ."""
+    parts = list(parts)
+    kinds = {part.kind for part in parts}
+    if len(kinds) != 1:
+        raise ValueError(f"metrics to merge must be one or more of one kind, got {sorted(kinds)}")
+    kind = kinds.pop()
+    weight = math.fsum(part.weight for part in parts)
+    counted = [part.value for part in parts if part.weight > 0]
+    value = max(counted, default=-math.inf) if kind is MetricKind.MAX else math.fsum(counted)
+    return Metric(kind, value, weight)
+
+
+def merge_all(parts: Iterable[Mapping[str, Metric]]) -> dict[str, Metric]:
+    """Merge by name; a name that only some parts have is merged over those."""
+    by_name: dict[str, list[Metric]] = {}
+    for part in parts:
+        for name, metric in part.items():
+            by_name.setdefault(name, []).append(metric)
+    return {name: merge(metrics) for name, metrics in by_name.items()}
+
+
+def to_floats(metrics: Mapping[str, Metric]) -> dict[str, float]:
+    """The numbers to log, by name."""
+    return {name: metric.result() for name, metric in metrics.items()}

@@ -1,0 +1,159 @@
+"""The terms that policy losses are made of, over [B, T].
+
+Axes: B rows, T actions (tokens or denoising steps), V vocabulary. A mask is 1 (or True) where the model acted.
+Log-ratios are clamped to +-20 before `exp`: e^20 is far outside any clip range, and float32 overflows at e^88.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+LOG_RATIO_LIMIT = 20.0
+
+
+class KlKind(StrEnum):
+    """An estimate of KL(policy, reference) from one sample, d = log_prob - ref_log_prob (joschu.net/blog/kl-approx)."""
+
+    K1 = "k1"
+    """d: unbiased, high variance, can be negative; as a loss its expected gradient is zero (use straight-through)."""
+    ABS = "abs"
+    """|d|."""
+    K2 = "k2"
+    """d^2 / 2: biased as a value, unbiased gradient."""
+    K3 = "k3"
+    """e^-d + d - 1: unbiased, never negative, low variance."""
+
+
+class Aggregation(StrEnum):
+    """How per-action losses become one number; all counts are those of the whole optimiser step."""
+
+    TOKEN_MEAN = "token-mean"
+    """Every action weighs the same (DAPO): sum / actions."""
+    TOKEN_SUM = "token-sum"
+    """The sum over all actions."""
+    SEQ_MEAN_TOKEN_SUM = "seq-mean-token-sum"
+    """Sum within a row, mean over rows."""
+    SEQ_MEAN_TOKEN_SUM_NORM = "seq-mean-token-sum-norm"
+    """Sum within a row over a constant length, mean over rows (Dr.GRPO)."""
+    SEQ_MEAN_TOKEN_MEAN = "seq-mean-token-mean"
+    """Mean within a row, mean over rows (the GRPO paper)."""
+
+
+@dataclass(frozen=True)
+class Denominators:
+    """The counts losses are divided by: those of ALL rows of one optimiser step, over micro-batches and ranks."""
+
+    num_tokens: float
+    """Actions with mask 1."""
+    num_sequences: float
+    """Rows with at least one such action."""
+    max_length: int
+    """The constant length of `seq-mean-token-sum-norm`; the same for every part."""
+
+    @classmethod
+    def from_mask(cls, mask_BT: Tensor, max_length: int | None = None) -> Denominators:
+        """The counts of these rows; `max_length` defaults to T."""
+        counts_B = (mask_BT != 0).sum(dim=1)
+        return cls(float(counts_B.sum()), float((counts_B > 0).sum()), max_length or mask_BT.shape[1])
+
+    @classmethod
+    def merge(cls, parts: Iterable[Denominators]) -> Denominators:
+        """The counts of all parts together. Raises: ValueError when their `max_length` differs."""
+        parts = list(parts)
+        lengths = {part.max_length for part in parts}
+        if len(lengths) != 1:
+            raise ValueError(f"max_length must be the same for all parts of an optimiser step, got {sorted(lengths)}")
+        tokens, sequences = sum(part.num_tokens for part in parts), sum(part.num_sequences for part in parts)
+        return cls(tokens, sequences, lengths.pop())
+
+
+def ratio(log_probs_BT: Tensor, old_log_probs_BT: Tensor) -> Tensor:
+    """exp(log_prob - old_log_prob), [B, T]. Beyond +-20 the ratio is constant and has no gradient."""
+    return (log_probs_BT - old_log_probs_BT).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
+
+
+def clipped_surrogate(
+    ratio_BT: Tensor, advantages_BT: Tensor, clip_low: float, clip_high: float, dual_clip: float | None = None
+) -> Tensor:
+    """The PPO loss per action, max(-A r, -A clip(r, 1 - clip_low, 1 + clip_high)).
+
+    PPO (arXiv 1707.06347 eq. 7), DAPO with `clip_high > clip_low` (arXiv 2503.14476 eq. 10). `dual_clip` c > 1 bounds
+    the loss of actions with A < 0 by -A c (arXiv 1912.09729 eq. 5).
+
+    Returns: [B, T], with gradient through `ratio_BT`.
+    """
+    unclipped_BT = -advantages_BT * ratio_BT
+    clipped_BT = -advantages_BT * ratio_BT.clamp(1.0 - clip_low, 1.0 + clip_high)
+    loss_BT = unclipped_BT.maximum(clipped_BT)
+    if dual_clip is None:
+        return loss_BT
+    return loss_BT.minimum(-advantages_BT * dual_clip).where(advantages_BT < 0, loss_BT)
+
+
+def kl_penalty(
+    log_probs_BT: Tensor, ref_log_probs_BT: Tensor, kind: KlKind = KlKind.K3, straight_through: bool = False
+) -> Tensor:
+    """The KL estimate per action, [B, T]; `straight_through` keeps its value and takes the gradient of k2."""
+    difference_BT = log_probs_BT - ref_log_probs_BT
+    half_square_BT = 0.5 * difference_BT.square()
+    if kind is KlKind.K1:
+        value_BT = difference_BT
+    elif kind is KlKind.ABS:
+        value_BT = difference_BT.abs()
+    elif kind is KlKind.K2:
+        value_BT = half_square_BT
+    else:
+        value_BT = (-difference_BT).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp() + difference_BT - 1.0
+    if straight_through:
+        return value_BT.detach() + (half_square_BT - half_square_BT.detach())
+    return value_BT
+
+
+def aggregate(loss_BT: Tensor, mask_BT: Tensor, mode: Aggregation, denominators: Denominators) -> Tensor:
+    """This part's share of the step's loss, a scalar: the shares of all micro-batches and ranks ADD UP to the loss.
+
+    A row must lie within one part. What stands at mask 0, NaN included, has no influence.
+    """
+    masked_BT = loss_BT.masked_fill(mask_BT == 0, 0.0)
+    # Counts are whole numbers: the floor of 1 only acts on a step without any action, whose loss is 0.
+    num_tokens, num_sequences = max(denominators.num_tokens, 1.0), max(denominators.num_sequences, 1.0)
+    if mode is Aggregation.TOKEN_MEAN:
+        return masked_BT.sum() / num_tokens
+    if mode is Aggregation.TOKEN_SUM:
+        return masked_BT.sum()
+    if mode is Aggregation.SEQ_MEAN_TOKEN_SUM:
+        return masked_BT.sum() / num_sequences
+    if mode is Aggregation.SEQ_MEAN_TOKEN_SUM_NORM:
+        return masked_BT.sum() / (num_sequences * denominators.max_length)
+    lengths_B = (mask_BT != 0).sum(dim=1).clamp(min=1)
+    return (masked_BT.sum(dim=1) / lengths_B).sum() / num_sequences
+
+
+def masked_mean(values: Tensor, mask: Tensor, dim: int | None = None) -> Tensor:
+    """The mean where mask is not 0, over everything or over `dim`; 0 where nothing is counted."""
+    kept = mask != 0
+    masked = values.masked_fill(~kept, 0.0)
+    if dim is None:
+        return masked.sum() / kept.sum().clamp(min=1)
+    return masked.sum(dim=dim) / kept.sum(dim=dim).clamp(min=1)
+
+
+def entropy_from_logits(logits_BTV: Tensor) -> Tensor:
+    """The entropy of softmax(logits) in nats, [B, T], in float32 or better; logits of -inf count as probability 0."""
+    log_probs_BTV = at_least_float32(logits_BTV).log_softmax(dim=-1)
+    finite_BTV = log_probs_BTV.masked_fill(log_probs_BTV == float("-inf"), 0.0)
+    return -(log_probs_BTV.exp() * finite_BTV).sum(dim=-1)
+
+
+def at_least_float32(values: Tensor) -> Tensor:
+    """Half precision as float32; float32 and float64 as they are."""
+    import torch
+
+    return values.to(torch.promote_types(values.dtype, torch.float32))

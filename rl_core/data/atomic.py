@@ -1,0 +1,68 @@
+"""Files that are either whole or absent: write beside the target, sync, rename."""
+
+import errno
+import json
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+from rl_core.errors import StorageError
+
+
+def storage_error(path: Path | str, error: OSError) -> StorageError:
+    """An OSError as a message that says which path, and what to do."""
+    advice = {
+        errno.ENOSPC: "the disk is full: free some space, or write to another disk",
+        errno.EDQUOT: "the disk quota is used up: free some space, or write to another disk",
+        errno.EACCES: "permission denied: write to a folder you own, or change its permissions",
+        errno.EPERM: "not permitted: write to a folder you own, or change its permissions",
+        errno.EROFS: "the disk is read-only: write to another disk",
+        errno.ENOTDIR: "a part of the path is a file: move it away, or write to another folder",
+    }
+    return StorageError(f"cannot write {path}: {advice.get(error.errno or 0, str(error))}")
+
+
+def sync_path(path: Path) -> None:
+    """Flush a file or folder to disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def atomic_writer(path: Path | str) -> Iterator[IO[str]]:
+    """An open UTF-8 text file that takes `path`'s place when the block ends without an error.
+
+    Raises: StorageError when it cannot be written; `path` is then as it was before.
+    """
+    target = Path(path)
+    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.tmp")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("w", encoding="utf-8", newline="\n") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(target)
+        sync_path(target.parent)
+    except OSError as error:
+        raise storage_error(target, error) from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def atomic_write_text(path: Path | str, text: str) -> None:
+    """Write `text` to `path`, whole or not at all. Raises: StorageError."""
+    with atomic_writer(path) as file:
+        file.write(text)
+
+
+def atomic_write_json(path: Path | str, value: Any) -> None:
+    """Write `value` as indented JSON to `path`, whole or not at all. Raises: StorageError."""
+    atomic_write_text(path, json.dumps(value, indent=2, ensure_ascii=False, sort_keys=True) + "\n")

@@ -1,0 +1,261 @@
+"""Preparation of text prompts: validated, fitted to the length limit, numbered, and published under their run hash.
+
+The run hash covers everything that decides which rows come out: schema and code version, parameters and the content
+of the inputs; never where they lie or where the result goes. The receipt keeps these parts, so a miss is explained.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from rl_core.data.atomic import atomic_write_text
+from rl_core.data.fingerprint import explain_change, file_parts, fingerprint, run_hash
+from rl_core.data.prepared import PreparedWriter, load_prepared
+from rl_core.data.prompt_items import ItemMaker, prompt_lengths, to_json
+from rl_core.data.publish import publish, read_sentinel
+from rl_core.data.validate import describe_env_classes
+from rl_core.errors import DataError
+from schemas.prompt_rows import SCHEMA_VERSION, AllowedEnvClasses
+from schemas.receipts import CacheReceipt, SourceFile
+
+__all__ = ["CODE_VERSION", "CachePlan", "load_prepared", "plan_cache", "prepare_cache"]
+
+CODE_VERSION = "1"
+"""Raised whenever the same inputs would be prepared into other rows."""
+
+RECEIPT = "receipt.json"
+_SPLITS = ("train", "eval")
+
+
+@dataclass(frozen=True)
+class _Params:
+    """What decides the prepared rows, besides the files."""
+
+    tokenizer_id: str
+    max_prompt_length: int
+    default_env_class: str | None
+    allowed_env_classes: AllowedEnvClasses
+    policy: Literal["fail", "drop"]
+    max_bad_fraction: float
+    prompt_key: str
+    template_kwargs: Mapping[str, Any]
+
+    def hash_parts(self) -> dict[str, str]:
+        return {
+            "schema version": SCHEMA_VERSION,
+            "code version": CODE_VERSION,
+            "tokenizer": self.tokenizer_id,
+            "max_prompt_length": str(self.max_prompt_length),
+            "default env_class": self.default_env_class or "",
+            "environments": describe_env_classes(self.allowed_env_classes),
+            "on_invalid": self.policy,
+            "max_bad_fraction": f"{self.max_bad_fraction:g}",
+            "prompt key": self.prompt_key,
+            "template_kwargs": to_json(dict(self.template_kwargs), "template_kwargs"),
+        }
+
+
+@dataclass(frozen=True)
+class CachePlan:
+    """What a preparation would do: hit or build, where, and why."""
+
+    run_hash: str
+    hit: bool
+    explanation: str
+    folder: Path
+    parts: dict[str, str]
+    sources: list[SourceFile] = field(default_factory=list)
+
+
+def plan_cache(
+    train_paths: Sequence[Path | str],
+    eval_paths: Sequence[Path | str],
+    *,
+    name: str,
+    tokenizer_id: str,
+    max_prompt_length: int,
+    cache_root: Path | str,
+    memo_dir: Path | str,
+    allowed_env_classes: AllowedEnvClasses,
+    default_env_class: str | None = None,
+    policy: Literal["fail", "drop"] = "fail",
+    max_bad_fraction: float = 0.0,
+    prompt_key: str = "prompt",
+    template_kwargs: Mapping[str, Any] | None = None,
+) -> CachePlan:
+    """Whether `prepare_cache` with these arguments would hit, and why; loads no tokenizer and writes no rows.
+
+    Raises: DataError when an input is missing.
+    """
+    params = _Params(
+        tokenizer_id,
+        max_prompt_length,
+        default_env_class,
+        allowed_env_classes,
+        policy,
+        max_bad_fraction,
+        prompt_key,
+        template_kwargs or {},
+    )
+    return _plan(_fingerprints(train_paths, eval_paths, memo_dir), params, name, Path(cache_root).expanduser())
+
+
+def prepare_cache(
+    train_paths: Sequence[Path | str],
+    eval_paths: Sequence[Path | str],
+    *,
+    name: str,
+    tokenizer: Any,
+    tokenizer_id: str,
+    max_prompt_length: int,
+    cache_root: Path | str,
+    memo_dir: Path | str,
+    allowed_env_classes: AllowedEnvClasses,
+    default_env_class: str | None = None,
+    policy: Literal["fail", "drop"] = "fail",
+    max_bad_fraction: float = 0.0,
+    prompt_key: str = "prompt",
+    template_kwargs: Mapping[str, Any] | None = None,
+) -> CacheReceipt:
+    """Prepared `train.parquet` and `eval.parquet` in `<cache_root>/<name>-<hash12>`, built only when not there.
+
+    Args: tokenizer: a tokenizer, or a function without arguments that loads it, called only on a miss.
+    tokenizer_id: what stands for the tokenizer in the run hash; it must change when the chat template does.
+    policy, max_bad_fraction: as for `validate_files`. eval_paths: may be empty.
+    Raises: DataError when the policy refuses the rows or none is left; StorageError when nothing can be written.
+    """
+    params = _Params(
+        tokenizer_id,
+        max_prompt_length,
+        default_env_class,
+        allowed_env_classes,
+        policy,
+        max_bad_fraction,
+        prompt_key,
+        template_kwargs or {},
+    )
+    root = Path(cache_root).expanduser()
+    plan = _plan(_fingerprints(train_paths, eval_paths, memo_dir), params, name, root)
+    paths: dict[str, Sequence[Path | str]] = {"train": train_paths, "eval": eval_paths}
+
+    def build(work: Path) -> dict[str, int]:
+        return _build(work, paths, tokenizer, params, plan)
+
+    sentinel, hit = publish(plan.folder, plan.run_hash, build)
+    text = (plan.folder / RECEIPT).read_text(encoding="utf-8")
+    if not hit:
+        atomic_write_text(root / f"latest-{name}.json", text)
+        return CacheReceipt.model_validate_json(text)
+    receipt = CacheReceipt.model_validate_json(text).model_copy(
+        # The inputs may lie elsewhere now; their content is what was prepared.
+        update={
+            "hit": True,
+            "explanation": _hit_explanation(sentinel.created_at),
+            "path": str(plan.folder),
+            "sources": plan.sources,
+        }
+    )
+    atomic_write_text(root / f"latest-{name}.json", receipt.model_dump_json(indent=2))
+    return receipt
+
+
+def _fingerprints(
+    train_paths: Sequence[Path | str], eval_paths: Sequence[Path | str], memo_dir: Path | str
+) -> dict[str, list[SourceFile]]:
+    if not train_paths:
+        raise DataError("no training files; name at least one")
+    paths: dict[str, Sequence[Path | str]] = {"train": train_paths, "eval": eval_paths}
+    return {split: [fingerprint(path, memo_dir) for path in paths[split]] for split in _SPLITS}
+
+
+def _plan(files: dict[str, list[SourceFile]], params: _Params, name: str, root: Path) -> CachePlan:
+    parts = params.hash_parts() | file_parts(files)
+    digest = run_hash(parts)
+    folder = root / f"{name}-{digest[:12]}"
+    sentinel = read_sentinel(folder)
+    hit = sentinel is not None and sentinel.run_hash == digest
+    explanation = (
+        _hit_explanation(sentinel.created_at) if sentinel and hit else _explain_miss(root, name, folder, parts)
+    )
+    return CachePlan(digest, hit, explanation, folder, parts, [source for split in _SPLITS for source in files[split]])
+
+
+def _hit_explanation(created_at: str) -> str:
+    return f"cached: nothing changed since {created_at}"
+
+
+def _explain_miss(root: Path, name: str, folder: Path, parts: dict[str, str]) -> str:
+    try:
+        latest = CacheReceipt.model_validate_json((root / f"latest-{name}.json").read_text(encoding="utf-8"))
+    except (OSError, ValidationError):
+        return f"first preparation of {name}"
+    if latest.hash_parts == parts:
+        return f"the prepared files in {folder} are missing or damaged"
+    return explain_change(latest.hash_parts, parts)
+
+
+def _build(
+    work: Path, paths: Mapping[str, Sequence[Path | str]], tokenizer: Any, params: _Params, plan: CachePlan
+) -> dict[str, int]:
+    loaded = tokenizer if hasattr(tokenizer, "apply_chat_template") else _load(tokenizer)
+    dropped: Counter[str] = Counter({"too_long": 0, "invalid": 0})
+    counts = {
+        split: _build_split(work / f"{split}.parquet", paths[split], loaded, params, dropped) for split in _SPLITS
+    }
+    for split in _SPLITS:
+        if paths[split] and not counts[split]:
+            limit = f"{dropped['too_long']} have more than max_prompt_length {params.max_prompt_length} tokens"
+            raise DataError(f"no {split} row is left: {limit}, {dropped['invalid']} are invalid; nothing was published")
+    receipt = CacheReceipt(
+        run_hash=plan.run_hash,
+        path=str(plan.folder),
+        hit=False,
+        explanation=plan.explanation,
+        num_train_rows=counts["train"],
+        num_eval_rows=counts["eval"],
+        dropped=dict(dropped),
+        sources=plan.sources,
+        hash_parts=plan.parts,
+    )
+    atomic_write_text(work / RECEIPT, receipt.model_dump_json(indent=2))
+    return counts
+
+
+def _load(tokenizer: Callable[[], Any]) -> Any:
+    return tokenizer()
+
+
+def _build_split(
+    target: Path, paths: Sequence[Path | str], tokenizer: Any, params: _Params, dropped: Counter[str]
+) -> int:
+    from rl_core.data.batches import checked_batches
+
+    make = ItemMaker(default_env_class=params.default_env_class)
+    num_rows = num_invalid = 0
+    with PreparedWriter(target) as writer:
+        for path in paths:
+            for batch in checked_batches(
+                path,
+                allowed_env_classes=params.allowed_env_classes,
+                default_env_class=params.default_env_class,
+                prompt_key=params.prompt_key,
+            ):
+                if batch.rejections and params.policy == "fail":
+                    raise DataError(f"{batch.rejections[0]}\nvalidate the file to see every problem, or drop bad rows")
+                num_rows += batch.num_rows
+                num_invalid += len(batch.rejected_numbers)
+                places = [f"{path}:{number}" for number, _ in batch.accepted()]
+                items = [make(row, place) for (_, row), place in zip(batch.accepted(), places, strict=True)]
+                lengths = list(prompt_lengths(tokenizer, items, places, params.template_kwargs))
+                fitting = [i for i, length in enumerate(lengths) if length <= params.max_prompt_length]
+                writer.write([items[i] for i in fitting], [lengths[i] for i in fitting])
+                dropped["too_long"] += len(items) - len(fitting)
+    dropped["invalid"] += num_invalid
+    if num_invalid > params.max_bad_fraction * num_rows:
+        limit = f"more than max_bad_fraction {params.max_bad_fraction:g} allows"
+        raise DataError(f"{', '.join(map(str, paths))}: {num_invalid} of {num_rows} rows are refused, {limit}")
+    return writer.num_rows

@@ -1,0 +1,85 @@
+"""From a row to the item that training sees: `{"prompt", "env_class", "env_extras", "uid"}`."""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import date, time
+from decimal import Decimal
+from typing import Any
+
+from rl_core.errors import DataError
+from schemas.prompt_rows import as_list, reward_spec_of
+
+Item = dict[str, Any]
+
+
+class ItemMaker:
+    """Turns the rows of one split into items, numbering identical rows.
+
+    A `uid` is a hash of prompt, environment and reward specification plus the row's place among identical ones, so
+    it does not change with order, filter or tokenizer.
+    """
+
+    def __init__(self, *, env_class_key: str = "env_class", default_env_class: str | None = None) -> None:
+        self.env_class_key = env_class_key
+        self.default_env_class = default_env_class
+        self._seen: Counter[str] = Counter()
+
+    def __call__(self, row: Mapping[str, Any], place: str) -> Item:
+        """The item of a row. Raises: DataError, naming `place`, when prompt or environment is missing."""
+        extras = dict(row)
+        prompt = as_list(extras.pop("prompt", None))
+        env_class = extras.pop(self.env_class_key, None)
+        env_class = self.default_env_class if env_class is None else env_class
+        if not prompt or not all(isinstance(message, Mapping) for message in prompt):
+            raise DataError(f"{place} field prompt: missing, or not a list of messages with role and content")
+        if env_class is None:
+            expected = "the name of an environment in the row, or a default in the recipe"
+            raise DataError(f"{place} field {self.env_class_key}: missing; expected {expected}")
+        if extras.get("reward_spec") is None and "reward_model" in extras:
+            extras["reward_spec"] = extras.pop("reward_model")
+        digest = _digest([prompt, env_class, reward_spec_of(extras)], place)
+        ordinal = self._seen[digest]
+        self._seen[digest] += 1
+        return {"prompt": prompt, "env_class": env_class, "env_extras": extras, "uid": f"{digest}-{ordinal}"}
+
+
+def to_json(value: Any, place: str) -> str:
+    """`value` as canonical JSON. Raises: DataError, naming `place`, for what JSON cannot hold, such as bytes."""
+    try:
+        return json.dumps(value, ensure_ascii=False, sort_keys=True, default=_plain)
+    except TypeError as error:
+        raise DataError(f"{place}: {error}; a prompt row holds strings, numbers, lists and objects only") from error
+
+
+def prompt_lengths(
+    tokenizer: Any, items: Iterable[Item], places: Iterable[str], template_kwargs: Mapping[str, Any]
+) -> Iterator[int]:
+    """Tokens of each item's templated prompt, the generation prompt included.
+
+    Raises: DataError when the chat template refuses a prompt, naming its place.
+    """
+    for item, place in zip(items, places, strict=True):
+        try:
+            tokens = tokenizer.apply_chat_template(
+                item["prompt"], add_generation_prompt=True, tokenize=True, return_dict=False, **template_kwargs
+            )
+        # Templates run as Jinja and raise what they like; only here is the row known.
+        except Exception as error:
+            raise DataError(f"{place} field prompt: the tokenizer's chat template refuses it: {error}") from error
+        yield len(tokens)
+
+
+def _digest(parts: list[Any], place: str) -> str:
+    return hashlib.sha256(to_json(parts, place).encode()).hexdigest()[:16]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, date | time):
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        return str(value)
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"a value of type {type(value).__name__} cannot be kept")

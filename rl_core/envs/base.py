@@ -1,0 +1,137 @@
+"""What every text environment is: one row, a number of turns, a reward for each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import Any, ClassVar, TypeAlias, TypedDict
+
+from pydantic import Field, ValidationError
+
+from rl_core.errors import EnvError
+from rl_core.registry import PluginConfig, describe_validation_error
+
+Message: TypeAlias = dict[str, Any]
+"""A chat message, `{"role": ..., "content": ...}`."""
+
+
+class BaseTextEnvStepOutput(TypedDict):
+    """What one turn gives back."""
+
+    observations: list[Message]
+    """Messages the model sees next; empty when the conversation is done."""
+    reward: float
+    """The reward of this turn."""
+    done: bool
+    """Whether the conversation is over."""
+    metadata: dict[str, Any]
+    """What a person debugging the reward wants to see, such as the answer that was read."""
+
+
+def plain(value: Any) -> Any:
+    """`value` with numpy arrays and scalars (as parquet readers give them) as plain lists and numbers."""
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def ground_truth_kind(value: Any) -> str | None:
+    """Which kind of ground truth `value` is: string, number, list, test_cases, or None for none of them."""
+    value = plain(value)
+    if isinstance(value, str):
+        return "string"
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return "number" if math.isfinite(value) else None
+    if isinstance(value, list | tuple) and value:
+        return "test_cases" if all(isinstance(item, Mapping) for item in value) else "list"
+    return None
+
+
+class BaseTextEnv:
+    """One conversation about one row. A subclass implements `step`; everything else has a default."""
+
+    class Config(PluginConfig):
+        """Settings from the recipe's `env_config`."""
+
+        max_turns: int = Field(default=1, ge=1)
+        """Turns the model has; `max_turns` in the row or in its `extra_info` wins."""
+
+    ground_truth_kinds: ClassVar[frozenset[str]] = frozenset({"string", "number", "list", "test_cases"})
+    """The kinds of `reward_spec.ground_truth` this environment takes."""
+
+    def __init__(
+        self, env_config: Config | Mapping[str, Any] | None = None, extras: Mapping[str, Any] | None = None
+    ) -> None:
+        """Check the row at the door.
+
+        Args:
+            env_config: a `Config`, or its fields as a mapping.
+            extras: the row: `reward_spec`, `extra_info` and any other column.
+
+        Raises: EnvError on an unknown setting or a row this environment cannot use.
+        """
+        self.config = self._as_config(env_config)
+        self.extras: dict[str, Any] = dict(extras or {})
+        self.max_turns = self._max_turns()
+        self.turns = 0
+
+    def init(self, prompt: list[Message]) -> tuple[list[Message], dict[str, Any]]:
+        """The prompt the model sees first, and information about the row. Called once, before `step`."""
+        return prompt, {}
+
+    def step(self, action: str) -> BaseTextEnvStepOutput | Awaitable[BaseTextEnvStepOutput]:
+        """One turn: the model's own words in, observations and reward out. May be a coroutine."""
+        raise NotImplementedError(f"{type(self).__name__}.step")
+
+    def close(self) -> None:
+        """Release what the environment holds. Called once, also after an error."""
+
+    def get_metrics(self) -> dict[str, float]:
+        """Numbers about this conversation, read after the last turn."""
+        return {}
+
+    @staticmethod
+    def aggregate_metrics(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:
+        """The mean of each metric over the conversations that report it."""
+        names = sorted({name for one in metrics for name in one})
+        values = {name: [float(one[name]) for one in metrics if name in one] for name in names}
+        return {name: sum(numbers) / len(numbers) for name, numbers in values.items()}
+
+    @property
+    def extra_info(self) -> dict[str, Any]:
+        """The row's `extra_info`, empty when it has none."""
+        return dict(self.extras.get("extra_info") or {})
+
+    @property
+    def ground_truth(self) -> Any:
+        """The row's `reward_spec.ground_truth`. Raises: EnvError when missing or of a kind not taken here."""
+        value = plain((self.extras.get("reward_spec") or {}).get("ground_truth"))
+        kind = ground_truth_kind(value)
+        if kind not in self.ground_truth_kinds:
+            allowed = ", ".join(sorted(self.ground_truth_kinds))
+            raise EnvError(f"{self.where}: reward_spec.ground_truth must be one of ({allowed}), got {value!r}")
+        return value
+
+    @property
+    def where(self) -> str:
+        """The row's name in messages."""
+        index = self.extra_info.get("index")
+        return type(self).__name__ + (f" row {index}" if index is not None else "")
+
+    def _as_config(self, env_config: Config | Mapping[str, Any] | None) -> Config:
+        config_cls = type(self).Config
+        if isinstance(env_config, config_cls):
+            return env_config
+        try:
+            return config_cls(**dict(env_config or {}))
+        except ValidationError as error:
+            raise EnvError(describe_validation_error(error, "env_config", list(config_cls.model_fields))) from error
+
+    def _max_turns(self) -> int:
+        for value in (self.extras.get("max_turns"), self.extra_info.get("max_turns")):
+            value = plain(value)
+            # A column that only some rows fill reads back as None or NaN in the others.
+            if value is None or (isinstance(value, float) and math.isnan(value)):
+                continue
+            if isinstance(value, bool) or not isinstance(value, int | float) or value < 1 or value != int(value):
+                raise EnvError(f"{self.where}: max_turns must be a whole number of at least 1, got {value!r}")
+            return int(value)
+        return self.config.max_turns

@@ -1,0 +1,1 @@
+"""What several environments share: reading answers, checking expressions, and later sandbox, SQL and search."""

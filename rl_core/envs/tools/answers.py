@@ -1,0 +1,68 @@
+"""Where in a reply the answer stands. Always the last one: listing candidates wins nothing."""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+
+
+class AnswerPlace(StrEnum):
+    """Where an answer is read from."""
+
+    LAST_NUMBER = "last_number"
+    """The last number of the reply, without thousands separators."""
+    ANSWER_TAG = "answer_tag"
+    """The inside of the last `<answer>...</answer>`."""
+    BOXED = "boxed"
+    r"""The inside of the last `\boxed{...}`."""
+    LAST_LINE = "last_line"
+    """The last line that is not empty."""
+    TEXT = "text"
+    """The whole reply."""
+
+
+# A minus is a sign only where nothing it could subtract from stands right before it: "10-3" ends in 3.
+_NUMBER = re.compile(r"(?:(?<![\w)\]}])-)?(?:(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+)")
+_TAG = re.compile(r"<answer>((?:(?!<answer>).)*?)</answer>", re.DOTALL)
+
+
+def read_answer(reply: str, place: AnswerPlace) -> str | None:
+    """The answer at `place`, stripped, or None when there is none."""
+    readers = {
+        AnswerPlace.LAST_NUMBER: last_number,
+        AnswerPlace.ANSWER_TAG: last_tag,
+        AnswerPlace.BOXED: last_boxed,
+        AnswerPlace.LAST_LINE: last_line,
+        AnswerPlace.TEXT: str,
+    }
+    answer = readers[place](reply)
+    return (answer.strip() or None) if answer is not None else None
+
+
+def last_number(reply: str) -> str | None:
+    """The last number: sign, thousands separators (removed) and decimals; `42.` reads as 42."""
+    found = _NUMBER.findall(reply.replace("\u2212", "-"))
+    return found[-1].replace(",", "") if found else None
+
+
+def last_tag(reply: str) -> str | None:
+    """The inside of the last closed `<answer>` tag."""
+    found = _TAG.findall(reply)
+    return found[-1] if found else None
+
+
+def last_boxed(reply: str) -> str | None:
+    r"""The inside of the last `\boxed{...}`, braces balanced; None when it is never closed."""
+    _, marker, tail = reply.rpartition("\\boxed{")
+    depth = 1
+    for position, character in enumerate(tail):
+        depth += {"{": 1, "}": -1}.get(character, 0)
+        if marker and depth == 0:
+            return tail[:position]
+    return None
+
+
+def last_line(reply: str) -> str | None:
+    """The last line that is not empty."""
+    lines = [line for line in reply.splitlines() if line.strip()]
+    return lines[-1] if lines else None

@@ -1,0 +1,125 @@
+"""Model versions: what was registered, how good it was on which rows, and which one is the champion.
+
+Weights stay in `model_dir` (an "external" model to MLflow: no copy of gigabytes); MLflow holds where they lie,
+their held-out metrics tied to the evaluated dataset, and the tags from which `lineage.trace` walks back to the rows.
+
+MLflow's own store looks up `models:/<id>` through the process-wide tracking URI, whatever client asked, so
+`register_version` sets that URI to the run's.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import mlflow
+from mlflow import MlflowClient
+from mlflow.entities.model_registry import ModelVersion
+from mlflow.exceptions import MlflowException
+
+from rl_core.errors import StorageError
+from rl_core.tracking.run import LoggedDataset, TrackingRun
+
+CHAMPION = "champion"
+REQUIRED_TAGS = ("run_key", "cache_hash", "eval_digest", "accuracy", "checkpoint")
+"""Tags the caller gives; `run_id` and `model_dir` are added."""
+
+
+@dataclass(frozen=True)
+class RegisteredVersion:
+    """A version of a registered model with its tags and the metrics it was registered with."""
+
+    name: str
+    version: int
+    tags: dict[str, str]
+    metrics: dict[str, float]
+
+
+def registry_client(tracking_uri: str) -> MlflowClient:
+    """A client whose registry is the tracking database itself."""
+    return MlflowClient(tracking_uri=tracking_uri, registry_uri=tracking_uri)
+
+
+def register_version(
+    run: TrackingRun,
+    name: str,
+    model_dir: Path,
+    metrics: Mapping[str, float],
+    eval_dataset: LoggedDataset,
+    tags: Mapping[str, object],
+) -> int:
+    """Register the model in `model_dir` as the next version of `name`; no alias moves.
+
+    The same checkpoint of the same run is registered once: a retry gets the version that exists.
+
+    Args: metrics: measured on `eval_dataset`. tags: at least `REQUIRED_TAGS`.
+    Raises: StorageError when `model_dir` is no folder or a required tag is missing.
+    """
+    missing = [tag for tag in REQUIRED_TAGS if tag not in tags]
+    if missing:
+        raise StorageError(f"model {name}: missing tags {', '.join(missing)}; each version carries all of them")
+    if not model_dir.is_dir():
+        raise StorageError(f"model {name}: {model_dir} is not a folder; export the model there first")
+    all_tags = {key: str(value) for key, value in tags.items()}
+    all_tags |= {"run_id": run.run_id, "model_dir": str(model_dir.absolute())}
+
+    known = _version_of_checkpoint(run.client, name, run.run_id, all_tags["checkpoint"])
+    if known is not None:
+        return int(known.version)
+    mlflow.set_tracking_uri(run.tracking_uri)
+    model_id = mlflow.create_external_model(
+        name, source_run_id=run.run_id, tags=all_tags, experiment_id=run.experiment_id
+    ).model_id
+    for key, value in metrics.items():
+        run.client.log_metric(
+            run.run_id,
+            key,
+            value,
+            dataset_name=eval_dataset.name,
+            dataset_digest=eval_dataset.digest,
+            model_id=model_id,
+            synchronous=True,
+        )
+    try:
+        run.client.create_registered_model(name)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+    created = run.client.create_model_version(
+        name, source=f"models:/{model_id}", run_id=run.run_id, tags=all_tags, model_id=model_id
+    )
+    return int(created.version)
+
+
+def champion(tracking_uri: str, name: str) -> RegisteredVersion | None:
+    """The version the alias `champion` points at, or None when there is no such model or alias."""
+    client = registry_client(tracking_uri)
+    try:
+        found = client.get_model_version_by_alias(name, CHAMPION)
+    except MlflowException as error:
+        if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+            return None
+        raise
+    return describe_version(client, found)
+
+
+def move_alias(tracking_uri: str, name: str, alias: str, version: int) -> None:
+    """Let `alias` point at `version`; it leaves the version it pointed at before."""
+    registry_client(tracking_uri).set_registered_model_alias(name, alias, str(version))
+
+
+def describe_version(client: MlflowClient, found: ModelVersion) -> RegisteredVersion:
+    """A version with the metrics of the logged model behind it."""
+    model_id = str(found.source).removeprefix("models:/")
+    measured = client.get_logged_model(model_id).metrics or []
+    return RegisteredVersion(
+        name=found.name,
+        version=int(found.version),
+        tags=dict(found.tags),
+        metrics={metric.key: metric.value for metric in measured},
+    )
+
+
+def _version_of_checkpoint(client: MlflowClient, name: str, run_id: str, checkpoint: str) -> ModelVersion | None:
+    """The version that this run registered from this checkpoint, if any."""
+    versions = client.search_model_versions(f"name = '{name}' and run_id = '{run_id}'")
+    return next((found for found in versions if found.tags.get("checkpoint") == checkpoint), None)

@@ -1,0 +1,240 @@
+"""One MLflow run, addressed by its id.
+
+MLflow's "active run" is thread-local, so everything here goes through `MlflowClient` with an explicit run id:
+any thread may log. Metrics are written in the background, one batch per step; `flush` waits for them and raises
+what went wrong. Opening an id that exists continues that run, so a resumed training has one curve.
+
+MLflow refuses to change a parameter and replaces infinities by 1.8e308, which ruins every chart. So a parameter
+that differs on resume is kept as the tag `resumed.<name>`, and a value that is not finite is left out, counted in
+the metric `num_non_finite` and named in the tag `non_finite`.
+"""
+
+import json
+import math
+import threading
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from mlflow import MlflowClient
+from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag
+from mlflow.exceptions import MlflowException
+
+from rl_core.errors import StorageError
+
+MAX_KEY_LENGTH = 250
+MAX_PARAM_LENGTH = 6000
+MAX_TAG_LENGTH = 8000
+MAX_DIGEST_LENGTH = 36
+MAX_PER_BATCH = 100
+NON_FINITE_METRIC = "num_non_finite"
+NON_FINITE_TAG = "non_finite"
+
+
+class RunStatus(StrEnum):
+    """How a run ended, in MLflow's words."""
+
+    FINISHED = "FINISHED"
+    """Everything was done."""
+    FAILED = "FAILED"
+    """An error ended it; it may be opened again and continued."""
+    KILLED = "KILLED"
+    """Somebody cancelled it."""
+
+
+@dataclass(frozen=True)
+class LoggedDataset:
+    """A dataset as MLflow knows it: what a metric names when it says on which rows it was measured."""
+
+    name: str
+    digest: str
+
+
+def shortened(value: object, limit: int) -> str:
+    """`value` as text of at most `limit` characters; a cut shows as `...` at the end."""
+    text = str(value)
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def ensure_experiment(client: MlflowClient, name: str, artifact_location: Path | None) -> str:
+    """The id of experiment `name`, created if it is new. Raises: StorageError when it lies in MLflow's bin."""
+    found = client.get_experiment_by_name(name)
+    if found is None:
+        try:
+            return client.create_experiment(
+                name,
+                artifact_location=None if artifact_location is None else artifact_location.absolute().as_uri(),
+                # Without it the experiment opens in the view for chat traces.
+                tags={"mlflow.experimentKind": "custom_model_development"},
+            )
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                raise
+            found = client.get_experiment_by_name(name)  # another process was first
+    if found is None or found.lifecycle_stage != "active":
+        raise StorageError(f"MLflow experiment {name!r} is deleted; restore it, or set another name in the recipe")
+    return found.experiment_id
+
+
+class TrackingRun:
+    """A run that can be written from any thread. Make one with `open`."""
+
+    def __init__(self, client: MlflowClient, tracking_uri: str, experiment_id: str, run_id: str, resumed: bool) -> None:
+        self.client = client
+        self.tracking_uri = tracking_uri
+        self.experiment_id = experiment_id
+        self.run_id = run_id
+        self.resumed = resumed
+        self._lock = threading.Lock()
+        self._pending: list[Any] = []
+        data = client.get_run(run_id).data
+        self._num_non_finite = int(data.metrics.get(NON_FINITE_METRIC, 0))
+        self._non_finite_seen: list[str] = [text for text in data.tags.get(NON_FINITE_TAG, "").split(", ") if text]
+
+    @classmethod
+    def open(
+        cls,
+        tracking_uri: str,
+        experiment: str,
+        run_name: str,
+        *,
+        run_id: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        artifact_location: Path | None = None,
+    ) -> "TrackingRun":
+        """Continue run `run_id` if it exists, else start a new one.
+
+        Args: tracking_uri: `sqlite:///<absolute>/mlflow.db` or a server. artifact_location: folder for the
+            artifacts of a new experiment; a server chooses its own when None.
+        Raises: StorageError when the database's folder cannot be made or the experiment is deleted.
+        """
+        if tracking_uri.startswith("sqlite:///"):
+            folder = Path(tracking_uri.removeprefix("sqlite:///")).parent
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise StorageError(f"cannot make the folder {folder} of the MLflow database: {error}") from error
+        client = MlflowClient(tracking_uri=tracking_uri, registry_uri=tracking_uri)
+        known = _existing_run(client, run_id)
+        if known is not None:
+            run = cls(client, tracking_uri, known.info.experiment_id, known.info.run_id, resumed=True)
+            client.update_run(run.run_id, status="RUNNING")
+        else:
+            experiment_id = ensure_experiment(client, experiment, artifact_location)
+            created = client.create_run(experiment_id, run_name=run_name)
+            run = cls(client, tracking_uri, experiment_id, created.info.run_id, resumed=False)
+        run.set_tags(tags or {})
+        return run
+
+    def log_params(self, params: Mapping[str, object]) -> None:
+        """Log flat parameters. A name that already has another value keeps it; the new one becomes a tag."""
+        logged = self.client.get_run(self.run_id).data.params
+        wanted = {shortened(k, MAX_KEY_LENGTH): shortened(v, MAX_PARAM_LENGTH) for k, v in params.items()}
+        fresh = [Param(key, value) for key, value in wanted.items() if key not in logged]
+        for start in range(0, len(fresh), MAX_PER_BATCH):
+            self.client.log_batch(self.run_id, params=fresh[start : start + MAX_PER_BATCH], synchronous=True)
+        self.set_tags({f"resumed.{k}": v for k, v in wanted.items() if k in logged and logged[k] != v})
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
+        """Log one step's metrics in the background. Values that are not finite are counted and named instead."""
+        timestamp_ms = int(time.time() * 1000)
+        finite = {key: float(value) for key, value in metrics.items() if math.isfinite(value)}
+        with self._lock:
+            if len(finite) < len(metrics):
+                finite[NON_FINITE_METRIC] = self._note_non_finite(metrics, finite.keys(), step)
+            batch = [Metric(shortened(k, MAX_KEY_LENGTH), v, timestamp_ms, step) for k, v in finite.items()]
+            if batch:
+                self._pending.append(self.client.log_batch(self.run_id, batch, synchronous=False))
+
+    def flush(self) -> None:
+        """Wait until every metric is stored. Raises: StorageError when one could not be."""
+        with self._lock:
+            pending, self._pending = self._pending, []
+        try:
+            for operation in pending:
+                operation.wait()
+        except MlflowException as error:
+            raise StorageError(
+                f"metrics of run {self.run_id} were not stored in {self.tracking_uri}: {error}"
+            ) from error
+
+    def log_artifact(self, path: Path, folder: str | None = None) -> None:
+        """Store a file, or a folder with its contents, under `folder`."""
+        log = self.client.log_artifacts if path.is_dir() else self.client.log_artifact
+        log(self.run_id, str(path), artifact_path=folder)
+
+    def log_text(self, text: str, artifact: str) -> None:
+        """Store text as the artifact named `artifact`."""
+        self.client.log_text(self.run_id, text, artifact)
+
+    def log_dict(self, value: Mapping[str, Any], artifact: str) -> None:
+        """Store a mapping as the artifact `artifact`, which ends in `.json` or `.yaml`."""
+        self.client.log_dict(self.run_id, dict(value), artifact)
+
+    def log_table(self, rows: Sequence[Mapping[str, Any]], artifact: str) -> None:
+        """Store rows as a table the MLflow UI can show; a repeat replaces it (`MlflowClient.log_table` appends)."""
+        columns = list(dict.fromkeys(key for row in rows for key in row))
+        table = {"columns": columns, "data": [[row.get(column) for column in columns] for row in rows]}
+        self.client.log_text(self.run_id, json.dumps(table, ensure_ascii=False, default=str), artifact)
+        with self._lock:
+            tables = json.loads(self.client.get_run(self.run_id).data.tags.get("mlflow.loggedArtifacts", "[]"))
+            if (entry := {"path": artifact, "type": "table"}) not in tables:
+                self.client.set_tag(self.run_id, "mlflow.loggedArtifacts", json.dumps([*tables, entry]))
+
+    def log_dataset(
+        self, name: str, source_path: Path | str, sha256: str, *, context: str, num_rows: int
+    ) -> LoggedDataset:
+        """Record a file as this run's input. MLflow's digest is the first 36 characters; the tag holds all 64.
+
+        Args: context: `training`, `evaluation`, or another word for the file's part in the run.
+        """
+        # What `MetaDataset` of a local file writes; built here because MLflow cannot resolve a local path without a
+        # warning (mlflow 3.17 registers its local source twice).
+        dataset = Dataset(name, sha256[:MAX_DIGEST_LENGTH], "local", json.dumps({"uri": str(source_path)}))
+        details = {"mlflow.data.context": context, "sha256": sha256, "num_rows": str(num_rows)}
+        tags = [InputTag(key, value) for key, value in details.items()]
+        self.client.log_inputs(self.run_id, [DatasetInput(dataset, tags)])
+        self.set_tags({f"dataset.{name}.sha256": sha256})
+        return LoggedDataset(dataset.name, dataset.digest)
+
+    def set_tags(self, tags: Mapping[str, object]) -> None:
+        """Set or replace tags on the run."""
+        items = [RunTag(shortened(k, MAX_KEY_LENGTH), shortened(v, MAX_TAG_LENGTH)) for k, v in tags.items()]
+        for start in range(0, len(items), MAX_PER_BATCH):
+            self.client.log_batch(self.run_id, tags=items[start : start + MAX_PER_BATCH], synchronous=True)
+
+    def finish(self, status: RunStatus = RunStatus.FINISHED) -> None:
+        """Store what is pending and end the run. The run ends even when something could not be stored."""
+        try:
+            self.flush()
+        finally:
+            self.client.set_terminated(self.run_id, status=status)
+
+    def url(self, base: str) -> str:
+        """The run's page in the MLflow UI that is served at `base`."""
+        return f"{base.rstrip('/')}/#/experiments/{self.experiment_id}/runs/{self.run_id}"
+
+    def _note_non_finite(self, metrics: Mapping[str, float], finite: Collection[str], step: int) -> float:
+        """Name the values left out in the tag. Returns: how many there have been in this run."""
+        found = [f"{key}={value} at step {step}" for key, value in metrics.items() if key not in finite]
+        self._num_non_finite += len(found)
+        self._non_finite_seen += found
+        # Written at once: MLflow's background threads may overtake each other, and an older text would win.
+        self.set_tags({NON_FINITE_TAG: ", ".join(self._non_finite_seen)})
+        return float(self._num_non_finite)
+
+
+def _existing_run(client: MlflowClient, run_id: str | None) -> Any:
+    """The active run with this id, or None."""
+    if run_id is None:
+        return None
+    try:
+        run = client.get_run(run_id)
+    except MlflowException as error:
+        if error.error_code == "RESOURCE_DOES_NOT_EXIST":
+            return None
+        raise
+    return run if run.info.lifecycle_stage == "active" else None

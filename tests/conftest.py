@@ -1,0 +1,114 @@
+"""What every test shares: an environment of its own, one Ray cluster, one Prefect server, one tiny model.
+
+The environment is set at import, before any test module imports a library that reads it. Nothing touches the
+user's own folders, and nothing asks the network. The services start when a test first asks for them.
+"""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+_SESSION_FOLDER = tempfile.TemporaryDirectory(prefix="rl-train-tests-", ignore_cleanup_errors=True)
+
+os.environ.update(
+    RL_TRAIN_HOME=f"{_SESSION_FOLDER.name}/home",
+    PREFECT_HOME=f"{_SESSION_FOLDER.name}/prefect",
+    PREFECT_SERVER_ANALYTICS_ENABLED="false",
+    DO_NOT_TRACK="1",
+    MLFLOW_DISABLE_TELEMETRY="true",
+    MPLCONFIGDIR=f"{_SESSION_FOLDER.name}/matplotlib",
+    HF_HOME=f"{_SESSION_FOLDER.name}/huggingface",
+    HF_HUB_OFFLINE="1",
+    TOKENIZERS_PARALLELISM="false",
+    # Ray runs workers at nice 15 otherwise, which starves them on a busy machine.
+    RAY_worker_niceness="0",
+    RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0",
+    RAY_USAGE_STATS_ENABLED="0",
+    # Tiny models lose more to thread switching than they gain; one thread also fixes the order of sums.
+    OMP_NUM_THREADS="1",
+    MKL_NUM_THREADS="1",
+)
+for _name in ("PREFECT_API_URL", "MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI", "RAY_ADDRESS"):
+    os.environ.pop(_name, None)
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[None]:
+    """A local Ray of four (logical) CPUs for the whole session; tests take from it and give back."""
+    import ray
+
+    # Workers inherit OMP_NUM_THREADS; Ray would otherwise set it from each actor's num_cpus.
+    ray.init(address="local", num_cpus=4, num_gpus=0, include_dashboard=False, object_store_memory=200 * 2**20)
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture(scope="session")
+def prefect_harness() -> Iterator[None]:
+    """A temporary Prefect server and database for the whole session (about seven seconds)."""
+    from prefect.testing.utilities import prefect_test_harness
+
+    with prefect_test_harness(server_startup_timeout=120):
+        yield
+
+
+@pytest.fixture(scope="session")
+def tiny_model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of a random two-layer Llama and a character tokenizer with a chat template, made as a real model is."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    folder = tmp_path_factory.mktemp("tiny-model")
+    tokenizer = _character_tokenizer()
+    vocabulary = tokenizer.get_vocab()
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=vocabulary["<|im_end|>"],
+        pad_token_id=vocabulary["<|pad|>"],
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = LlamaForCausalLM(config)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def _character_tokenizer():
+    """One token per printable character; `<|im_start|>`, `<|im_end|>` (eos) and `<|pad|>` are whole."""
+    import string
+
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    special = ["<|pad|>", "<|unk|>", "<|im_start|>", "<|im_end|>"]
+    characters = [*string.digits, *string.ascii_letters, *string.punctuation, " ", "\n"]
+    vocabulary = {token: index for index, token in enumerate([*special, *characters])}
+    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="<|unk|>"))
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    backend.decoder = decoders.Fuse()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        pad_token="<|pad|>",
+        unk_token="<|unk|>",
+        eos_token="<|im_end|>",
+        additional_special_tokens=["<|im_start|>"],
+        padding_side="left",
+        clean_up_tokenization_spaces=False,
+    )
+    tokenizer.chat_template = (
+        "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
+        "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    return tokenizer

@@ -1,0 +1,116 @@
+"""Imports point one way, and each heavy library has one home. Read from the source, so late imports count too."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("schemas", "rl_core", "tasks", "flows", "deployments")
+
+LAYERS: tuple[tuple[str, ...], ...] = (
+    ("schemas", "rl_core.errors", "rl_core.registry", "rl_core.home"),
+    ("rl_core.data_proto",),
+    (
+        "rl_core.algorithms",
+        "rl_core.sde",
+        "rl_core.envs",
+        "rl_core.rewards",
+        "rl_core.data",
+        "rl_core.recipes",
+    ),
+    ("rl_core.models", "rl_core.train", "rl_core.rollout"),
+    ("rl_core.distributed", "rl_core.tracking"),
+    ("rl_core.trainers", "rl_core.evaluation"),
+    ("tasks",),
+    ("flows",),
+    ("deployments",),
+)
+"""From the lowest to the highest; packages in one row may import each other."""
+
+MODEL_CODE = ("rl_core.models", "rl_core.train", "rl_core.rollout")
+HOMES: dict[str, tuple[str, ...]] = {
+    "ray": ("rl_core.distributed",),
+    "mlflow": ("rl_core.tracking",),
+    "prefect": ("flows", "tasks"),
+    "transformers": MODEL_CODE,
+    "peft": MODEL_CODE,
+    "diffusers": MODEL_CODE,
+}
+
+
+def within(module: str, package: str) -> bool:
+    return module == package or module.startswith(package + ".")
+
+
+def layer_of(module: str) -> int | None:
+    """Position in `LAYERS`, or None for a package's empty `__init__` and other people's modules."""
+    return next((i for i, row in enumerate(LAYERS) if any(within(module, package) for package in row)), None)
+
+
+def project_modules() -> Iterator[tuple[str, Path]]:
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
+
+
+def imports_of(source: str, module: str, *, is_package: bool = False) -> Iterator[tuple[int, str]]:
+    """Line and dotted name of everything imported, wherever in the file; `from a import b` gives `a.b`."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            parents = module.split(".")[: len(module.split(".")) - node.level + is_package] if node.level else []
+            base = ".".join([*parents, *([node.module] if node.module else [])])
+            yield from ((node.lineno, f"{base}.{alias.name}") for alias in node.names)
+
+
+def violations(source: str, module: str, *, is_package: bool = False) -> list[str]:
+    """What `source`, as module `module`, imports against the rules."""
+    found = []
+    own_layer = layer_of(module)
+    for line, name in imports_of(source, module, is_package=is_package):
+        homes = HOMES.get(name.split(".")[0])
+        if homes and not any(within(module, home) for home in homes):
+            found.append(f"{module}:{line} imports {name}; its home is {', '.join(homes)}")
+        other_layer = layer_of(name)
+        if own_layer is not None and other_layer is not None and other_layer > own_layer:
+            found.append(f"{module}:{line} imports {name}, which lies above it")
+    return found
+
+
+MODULES = list(project_modules())
+
+
+@pytest.mark.parametrize(("module", "path"), MODULES, ids=[module for module, _ in MODULES])
+def test_imports_point_downwards_and_heavy_libraries_stay_home(module: str, path: Path):
+    assert violations(path.read_text(encoding="utf-8"), module, is_package=path.name == "__init__.py") == []
+
+
+def test_every_module_has_a_layer():
+    assert [module for module, _ in MODULES if module != "rl_core" and layer_of(module) is None] == []
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("rl_core.train.stack", "def f():\n    import ray"),
+        ("rl_core.trainers.base", "from mlflow import MlflowClient"),
+        ("rl_core.evaluation.runner", "import prefect.artifacts"),
+        ("rl_core.data.prompt_dataset", "from transformers import AutoTokenizer"),
+        ("rl_core.algorithms.grpo", "from rl_core.train.stack import TrainStack"),
+        ("rl_core.algorithms.grpo", "from rl_core import trainers"),
+        ("rl_core.algorithms.grpo", "from ..trainers import base"),
+        ("schemas.recipe", "from rl_core.algorithms import algorithms"),
+        ("tasks.evaluate", "import flows.rl_train"),
+    ],
+)
+def test_a_forbidden_import_is_found(module: str, source: str):
+    assert len(violations(source, module)) == 1
+
+
+def test_an_import_in_the_same_or_a_lower_layer_is_fine():
+    source = "import torch\nfrom rl_core.train import fsdp\nfrom . import decode\nimport transformers"
+    assert violations(source, "rl_core.rollout.engine") == []
