@@ -64,7 +64,7 @@ class Display:
         before, after = folder.receipt("evaluate-baseline", EvalReceipt), folder.receipt("evaluate-final", EvalReceipt)
         assert before is not None and after is not None
         correct = [[float(row["reward"] >= 1) for row in read_samples(one.samples_path)] for one in (before, after)]
-        change, low, high = paired_change(*correct)
+        change, low, high = paired_change(correct[0], correct[1])
         table = Table(title=f"{self.recipe.name}: {after.num_rows} held-out rows", title_justify="left")
         for column in ("", "accuracy", "95 % interval", "mean length", "truncated"):
             table.add_column(column)

@@ -1,4 +1,4 @@
-"""`rl-train run --dry-run`: the resolved recipe, the cache, the device plan and the memory, without running anything."""
+"""`rl-train run --dry-run`: the resolved recipe, the cache, the devices and the memory, without running anything."""
 
 from collections.abc import Sequence
 
@@ -40,8 +40,8 @@ def device_plan(recipe: Recipe) -> str:
     placement, rows = recipe.placement, recipe.training.prompts_per_step * recipe.rollout.samples_per_prompt
     where = placement.ray_address or "a private Ray cluster"
     return (
-        f"{placement.num_devices} {placement.device} worker(s) on {where}; {rows} rows a step, {rows // placement.num_devices} "
-        f"a worker, in micro-batches of {placement.micro_batch_size}"
+        f"{placement.num_devices} {placement.device} worker(s) on {where}; {rows} rows a step, "
+        f"{rows // placement.num_devices} a worker, in micro-batches of {placement.micro_batch_size}"
     )
 
 

@@ -1,4 +1,4 @@
-"""The flow `rl-train`: validate → prepare → baseline → train × N → evaluate → register.
+"""The flow `rl-train`: validate → prepare → baseline → train N times → evaluate → register.
 
 It runs the same way from `rl-train run`, against a Prefect server, and as a deployment.
 """

@@ -70,7 +70,7 @@ class DataProto:
     def select_idxs(self, index: Index) -> DataProto:
         """The rows at `index` (slice, positions or boolean mask), as a new batch with the same metadata."""
         at = index if isinstance(index, slice) else torch.as_tensor(index)
-        at_array = index if isinstance(index, slice) else at.numpy()
+        at_array = at if isinstance(at, slice) else at.numpy()
         batch = None if self.batch is None else self.batch[at]
         arrays = {key: values[at_array] for key, values in self.non_tensor_batch.items()}
         return DataProto(batch, arrays, self.meta_info)

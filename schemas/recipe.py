@@ -55,11 +55,11 @@ class ModelConfig(Section):
 class LoraConfig(Section):
     """Low-rank adapters (arXiv 2106.09685), injected before the FSDP wrap."""
 
-    rank: int = Field(16, ge=1)
+    rank: int = Field(default=16, ge=1)
     """Inner dimension of each adapter."""
-    alpha: float = Field(32, gt=0)
+    alpha: float = Field(default=32, gt=0)
     """Scale: the update is multiplied by alpha / rank."""
-    dropout: float = Field(0.0, ge=0, lt=1)
+    dropout: float = Field(default=0.0, ge=0, lt=1)
     """Dropout inside the adapter; leave 0 so that rollout and training agree."""
     target_modules: list[str] | None = None
     """Names of the linear layers; unset means the model family's own list."""
@@ -79,13 +79,13 @@ class FSDPConfig(Section):
 class OptimizerConfig(Section):
     """AdamW."""
 
-    learning_rate: float = Field(1e-5, gt=0)
+    learning_rate: float = Field(default=1e-5, gt=0)
     """Peak learning rate."""
     betas: tuple[float, float] = (0.9, 0.999)
     """Decay of the first and second moment."""
-    eps: float = Field(1e-8, gt=0)
+    eps: float = Field(default=1e-8, gt=0)
     """Added to the denominator."""
-    weight_decay: float = Field(0.0, ge=0)
+    weight_decay: float = Field(default=0.0, ge=0)
     """Decoupled weight decay."""
 
 
@@ -94,9 +94,9 @@ class LrSchedulerConfig(Section):
 
     kind: Literal["constant", "linear", "cosine"] = "constant"
     """Shape after the warm-up."""
-    warmup_steps: int = Field(0, ge=0)
+    warmup_steps: int = Field(default=0, ge=0)
     """Steps of linear warm-up from zero."""
-    min_ratio: float = Field(0.0, ge=0, le=1)
+    min_ratio: float = Field(default=0.0, ge=0, le=1)
     """Final rate as a share of the peak (linear, cosine)."""
 
 
@@ -107,58 +107,58 @@ class DataConfig(Section):
     """Files, or generator blocks `{task: ..., size: ...}` for procedural problems."""
     eval: list[str | dict[str, Any]] = Field(min_length=1)
     """Held-out rows; never trained on."""
-    max_prompt_length: int = Field(512, ge=1)
+    max_prompt_length: int = Field(default=512, ge=1)
     """Prompts with more tokens than this are dropped and counted."""
     default_env_class: str | None = None
     """Environment of rows that name none."""
     on_invalid: Literal["fail", "drop"] = "fail"
     """What to do with rows that break the schema."""
-    max_bad_fraction: float = Field(0.01, ge=0, le=1)
+    max_bad_fraction: float = Field(default=0.01, ge=0, le=1)
     """With `drop`: more bad rows than this share fail the run."""
 
 
 class RolloutConfig(Section):
     """How the policy is sampled."""
 
-    samples_per_prompt: int = Field(8, ge=1)
+    samples_per_prompt: int = Field(default=8, ge=1)
     """Group size G: siblings that share a prompt."""
-    max_new_tokens: int = Field(256, ge=1)
+    max_new_tokens: int = Field(default=256, ge=1)
     """Limit per turn."""
-    max_context_length: int = Field(2048, ge=2)
+    max_context_length: int = Field(default=2048, ge=2)
     """Limit of prompt, replies and observations together, for several turns."""
-    temperature: float = Field(1.0, gt=0)
+    temperature: float = Field(default=1.0, gt=0)
     """Softmax temperature of sampling; the log-probabilities are those of the tempered distribution."""
-    max_batch_size: int = Field(64, ge=1)
+    max_batch_size: int = Field(default=64, ge=1)
     """Most rows decoded at once; larger rollouts go in slices of whole groups."""
 
 
 class TrainingConfig(Section):
     """How long to train, and in what portions."""
 
-    num_iterations: int = Field(4, ge=1)
+    num_iterations: int = Field(default=4, ge=1)
     """Train-iteration tasks; each ends in a complete checkpoint."""
-    steps_per_iteration: int = Field(5, ge=1)
+    steps_per_iteration: int = Field(default=5, ge=1)
     """Turns of the loop in one iteration."""
-    prompts_per_step: int = Field(8, ge=1)
+    prompts_per_step: int = Field(default=8, ge=1)
     """Different prompts in one rollout."""
-    num_mini_batches: int = Field(1, ge=1)
+    num_mini_batches: int = Field(default=1, ge=1)
     """Optimiser steps one rollout is split into."""
-    num_updates_per_batch: int = Field(1, ge=1)
+    num_updates_per_batch: int = Field(default=1, ge=1)
     """Passes over one rollout with the old log-probabilities frozen."""
-    max_grad_norm: float = Field(1.0, gt=0)
+    max_grad_norm: float = Field(default=1.0, gt=0)
     """Gradients are clipped to this global norm."""
-    keep_checkpoints: int = Field(2, ge=1)
+    keep_checkpoints: int = Field(default=2, ge=1)
     """Complete checkpoints kept; older ones are removed."""
 
 
 class EvaluationConfig(Section):
     """How the held-out rows are scored."""
 
-    eval_every: int = Field(0, ge=0)
+    eval_every: int = Field(default=0, ge=0)
     """Evaluate after every so many iterations; 0 means only before and after training."""
-    max_new_tokens: int = Field(256, ge=1)
+    max_new_tokens: int = Field(default=256, ge=1)
     """Room to answer, which may exceed the rollout's."""
-    batch_size: int = Field(64, ge=1)
+    batch_size: int = Field(default=64, ge=1)
     """Rows decoded at once (greedy)."""
 
 
@@ -167,7 +167,7 @@ class RegistrationConfig(Section):
 
     model_name: str | None = None
     """Name in the MLflow model registry; unset means `rl-train-<recipe name>`."""
-    margin: float = Field(0.0, ge=0)
+    margin: float = Field(default=0.0, ge=0)
     """The champion alias moves only when accuracy exceeds the incumbent's by more than this."""
 
 
@@ -176,11 +176,11 @@ class PlacementConfig(Section):
 
     device: Literal["cpu", "cuda"] = "cpu"
     """Kind of device each worker holds."""
-    num_devices: int = Field(1, ge=1)
+    num_devices: int = Field(default=1, ge=1)
     """Workers, one per device: the data-parallel size."""
-    threads_per_device: int = Field(0, ge=0)
+    threads_per_device: int = Field(default=0, ge=0)
     """CPU threads per worker; 0 shares the machine's cores out evenly."""
-    micro_batch_size: int = Field(8, ge=1)
+    micro_batch_size: int = Field(default=8, ge=1)
     """Rows in one forward and backward pass."""
     ray_address: str | None = None
     """A running cluster; unset starts a private one that ends with the run."""
@@ -193,7 +193,7 @@ class Recipe(Section):
     """Name of the job: lower case, digits, dashes."""
     domain: Domain = Domain.TEXT
     """Which trainer runs it."""
-    seed: int = Field(0, ge=0)
+    seed: int = Field(default=0, ge=0)
     """Seed of data order, sampling and initialisation."""
     model: ModelConfig
     lora: LoraConfig | None = None

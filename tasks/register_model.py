@@ -74,6 +74,7 @@ def _publish(session: TrainingSession, receipt: ModelReceipt, evaluations: list[
     outcome = "moved to this version" if receipt.promoted else "stays where it was"
     artifacts.markdown(
         "model",
-        f"**{receipt.name} v{receipt.version}**: champion alias {outcome}.\n\n{receipt.reason}.\n\nFolder: `{receipt.model_path}`",
+        f"**{receipt.name} v{receipt.version}**: champion alias {outcome}.\n\n{receipt.reason}.\n\n"
+        f"Folder: `{receipt.model_path}`",
         "The registered model",
     )

@@ -11,7 +11,7 @@ PACKAGES = ("schemas", "rl_core", "tasks", "flows", "deployments")
 
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("schemas", "rl_core.errors", "rl_core.registry", "rl_core.home"),
-    ("rl_core.data_proto",),
+    ("rl_core.data_proto", "rl_core.dispatch", "rl_core.rank_info"),
     (
         "rl_core.algorithms",
         "rl_core.sde",

@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rl_core.errors import RecipeError
 
@@ -48,7 +48,7 @@ def ray_cluster(address: str | None, num_devices: int, device_kind: str) -> Iter
     if ray.is_initialized():
         yield
         return
-    options = {"num_cpus": max(num_devices, os.cpu_count() or 1)} if address is None else {}
+    options: dict[str, Any] = {"num_cpus": max(num_devices, os.cpu_count() or 1)} if address is None else {}
     if device_kind == "cuda" and address is None:
         options["num_gpus"] = num_devices
     with _keep_signal_handlers():

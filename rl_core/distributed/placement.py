@@ -29,7 +29,7 @@ class WorkerGroup:
         self.placement_group = placement_group([dict(bundle) for _ in self.devices], strategy="PACK")
         ray.get(self.placement_group.ready())
         actor_cls = ray.remote(DeviceWorker)
-        self.actors = [
+        self.actors: list[Any] = [
             actor_cls.options(
                 num_cpus=1,
                 num_gpus=bundle.get("GPU", 0),

@@ -36,5 +36,6 @@ def judge(final: EvalReceipt, incumbent: Incumbent, margin: float) -> Verdict:
         )
     return Verdict(
         False,
-        f"accuracy {final.accuracy:.3f} does not beat {incumbent.name} ({incumbent.accuracy:.3f}) by more than {margin}",
+        f"accuracy {final.accuracy:.3f} does not beat {incumbent.name} ({incumbent.accuracy:.3f}) "
+        f"by more than {margin}",
     )

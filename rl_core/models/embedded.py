@@ -72,8 +72,7 @@ def _dequantise(name: str, out: Path) -> None:
     quantised = AutoModelForCausalLM.from_pretrained(folder, gguf_file=filename, dtype=torch.bfloat16)
     config = AutoConfig.from_pretrained(folder, gguf_file=filename)
     # A model loaded from GGUF refuses save_pretrained, so the weights move into a fresh one.
-    if hasattr(config, "quantization_config"):
-        del config.quantization_config
+    vars(config).pop("quantization_config", None)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     model.load_state_dict(quantised.state_dict())
     model.generation_config = quantised.generation_config

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 
 from rl_core.errors import StorageError
@@ -24,9 +25,9 @@ def save(backend: FSDPBackend, folder: Path) -> None:
     """Write all ranks' shards to `folder`. Raises: StorageError when the disk refuses."""
     model, optimizer = get_state_dict(backend.policy, backend.optimizer, options=_OPTIONS)
     try:
-        dcp.save({"model": model, "optimizer": optimizer}, checkpoint_id=folder / "weights")
+        state_dict_saver.save({"model": model, "optimizer": optimizer}, checkpoint_id=folder / "weights")
         torch.save(_local_state(backend), folder / f"rank-{backend.rank_info.rank}.pt")
-    except (OSError, RuntimeError, dcp.api.CheckpointException) as error:
+    except (OSError, RuntimeError, CheckpointException) as error:
         raise StorageError(
             f"checkpoint {folder} could not be written ({str(error).strip().splitlines()[-1]}); free some space or set "
             "RL_TRAIN_HOME to a larger disk, then run again: training continues from the last complete checkpoint"
@@ -38,8 +39,8 @@ def load(backend: FSDPBackend, folder: Path) -> None:
     model, optimizer = get_state_dict(backend.policy, backend.optimizer, options=_OPTIONS)
     state: dict[str, Any] = {"model": model, "optimizer": optimizer}
     try:
-        dcp.load(state, checkpoint_id=folder / "weights")
-    except (OSError, RuntimeError, dcp.api.CheckpointException) as error:
+        state_dict_loader.load(state, checkpoint_id=folder / "weights")
+    except (OSError, RuntimeError, CheckpointException) as error:
         raise StorageError(f"checkpoint {folder} cannot be read: {str(error).strip().splitlines()[-1]}") from error
     set_state_dict(
         backend.policy,

@@ -152,7 +152,8 @@ class FSDPBackend:
         from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
         options = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_params=True)
-        return get_model_state_dict(self.policy, options=options)
+        # torch types the values of a state dict as anything; those of a model's are tensors.
+        return cast("dict[str, Tensor]", get_model_state_dict(self.policy, options=options))
 
     @dispatch(Dispatch.ALL)
     def offload(self) -> None:

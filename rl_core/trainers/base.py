@@ -67,7 +67,8 @@ class Trainer(ABC):
         """The FSDPBackend of each trained model, by name."""
 
     def sync_weights(self) -> None:
-        """Bring rollout weights up to date; the in-process engine shares the trained module, so there is nothing to do."""
+        """Bring rollout weights up to date; here nothing, as the in-process engine shares the trained module."""
+        return None
 
     def step(self) -> tuple[dict[str, float], DataProto]:
         """One turn of the loop. Returns: the step's metrics, and the rollout of the last track."""

@@ -96,8 +96,8 @@ class RunFolder:
             atomic_write_json(target / SENTINEL, {"iteration": iteration, "step": trainer_state["step"]})
         except OSError as error:
             raise StorageError(
-                f"checkpoint {target} could not be written ({error.strerror}); free some space or set RL_TRAIN_HOME to a "
-                "larger disk, then run again: training continues from the last complete checkpoint"
+                f"checkpoint {target} could not be written ({error.strerror}); free some space or set "
+                "RL_TRAIN_HOME to a larger disk, then run again: training continues from the last complete checkpoint"
             ) from error
         finally:
             shutil.rmtree(building, ignore_errors=True)

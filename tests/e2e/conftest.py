@@ -1,0 +1,138 @@
+"""Real runs in processes of their own: started, watched, killed and counted."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+DEADLINE_S = 240
+
+
+class Run:
+    """One `rl-train run` in its own process."""
+
+    def __init__(self, recipe: Path, home: Path, *arguments: str) -> None:
+        environment = os.environ | {"RL_TRAIN_HOME": str(home), "PYTHONUNBUFFERED": "1"}
+        command = [sys.executable, "-m", "flows.cli", "run", str(recipe), *arguments]
+        self.process = subprocess.Popen(
+            command, cwd=REPOSITORY, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        self.lines: list[str] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line.rstrip())
+
+    @property
+    def output(self) -> str:
+        return "\n".join(self.lines)
+
+    def wait_for(self, text: str) -> None:
+        """Wait until a line contains `text`."""
+        end = time.monotonic() + DEADLINE_S
+        while text not in self.output:
+            assert self.process.poll() is None and time.monotonic() < end, f"{text!r} not seen in:\n{self.output}"
+            time.sleep(0.02)
+
+    def finish(self) -> int:
+        """Wait for the end; returns the exit code."""
+        code = self.process.wait(DEADLINE_S)
+        self._reader.join(10)
+        return code
+
+    def descendants(self) -> list[psutil.Process]:
+        """All processes below the run."""
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+    def workers(self) -> list[psutil.Process]:
+        """The trainer's worker processes."""
+        return [child for child in self.descendants() if any("DeviceWorker" in part for part in cmdline(child))]
+
+    def kill(self) -> list[psutil.Process]:
+        """kill -9 the flow process. Returns: what ran below it."""
+        below = self.descendants()
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait(30)
+        return below
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            for child in [*self.descendants(), psutil.Process(self.process.pid)]:
+                try:
+                    child.kill()
+                except psutil.NoSuchProcess:
+                    continue
+            self.process.wait(30)
+
+
+def cmdline(process: psutil.Process) -> list[str]:
+    """A process's command line, empty when it is gone."""
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+def alive(processes: list[psutil.Process]) -> list[str]:
+    """Command lines of those that still run after a grace period."""
+    _, left = psutil.wait_procs(processes, timeout=30)
+    return [" ".join(cmdline(process))[:200] for process in left if process.status() != psutil.STATUS_ZOMBIE]
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Run]]:
+    """Starts runs and ends them with the test."""
+    runs: list[Run] = []
+
+    def _start(recipe: Path, home: Path, *arguments: str) -> Run:
+        runs.append(Run(recipe, home, *arguments))
+        return runs[-1]
+
+    yield _start
+    for run in runs:
+        run.close()
+
+
+@pytest.fixture
+def tiny_recipe(tmp_path: Path, tiny_model_dir: Path) -> Path:
+    """A recipe on the tiny model: three iterations of four steps."""
+    sums = {
+        "task": "chain_sum",
+        "split": "train",
+        "size": 40,
+        "seed": 1,
+        "eval_fraction": 0.3,
+        "config": {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1},
+    }
+    values = {
+        "name": "tiny",
+        "model": {"path": str(tiny_model_dir)},
+        "fsdp": {"param_dtype": "float32"},
+        "optimizer": {"learning_rate": 0.003},
+        "data": {
+            "train": [sums],
+            "eval": [sums | {"split": "eval", "size": 16}],
+            "max_prompt_length": 200,
+        },
+        # Partial credit gives a random model rewards that differ, so that there is something to learn from.
+        "environments": {"reasoning_gym": {"answer": "text", "partial_credit": True}},
+        "rollout": {"samples_per_prompt": 4, "max_new_tokens": 12},
+        "training": {"num_iterations": 3, "steps_per_iteration": 4, "prompts_per_step": 8},
+        "evaluation": {"max_new_tokens": 12},
+        "placement": {"threads_per_device": 1},
+    }
+    path = tmp_path / "tiny.yaml"
+    path.write_text(yaml.safe_dump(values))
+    return path

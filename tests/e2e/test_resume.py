@@ -1,0 +1,63 @@
+"""Killed processes: the run that went on ends bit-identical to one that was never disturbed, and leaves no process."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tests.e2e.conftest import Run, alive, cmdline
+
+pytestmark = pytest.mark.slow
+
+
+def trained_weights(home: Path) -> dict[str, torch.Tensor]:
+    (folder,) = (home / "runs").iterdir()
+    return load_file(folder / "model" / "model.safetensors")
+
+
+def assert_identical(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> None:
+    assert one.keys() == two.keys()
+    different = [name for name in one if not torch.equal(one[name], two[name])]
+    assert not different
+
+
+def test_killed_runs_end_bit_identical_to_an_undisturbed_one(
+    start: Callable[..., Run], tiny_recipe: Path, tiny_model_dir: Path, tmp_path: Path
+) -> None:
+    undisturbed = start(tiny_recipe, tmp_path / "undisturbed")
+    undisturbed.wait_for("train-iteration 1: complete")
+    below = undisturbed.descendants()
+    assert undisturbed.finish() == 0, undisturbed.output
+    assert not alive(below)
+    expected = trained_weights(tmp_path / "undisturbed")
+    base = load_file(tiny_model_dir / "model.safetensors")
+    assert any(not torch.equal(base[name], expected[name]) for name in expected), "nothing was trained"
+
+    worker_killed = start(tiny_recipe, tmp_path / "worker-killed")
+    worker_killed.wait_for("train-iteration 1: complete")
+    for worker in worker_killed.workers():
+        worker.kill()
+    assert worker_killed.finish() == 0, worker_killed.output
+    assert worker_killed.output.count("start workers") == 2, "the retry started no fresh workers"
+    assert_identical(trained_weights(tmp_path / "worker-killed"), expected)
+
+    flow_killed = start(tiny_recipe, tmp_path / "flow-killed")
+    flow_killed.wait_for("train-iteration 1: complete")
+    below = flow_killed.kill()
+    server = [process for process in below if any("uvicorn" in part for part in cmdline(process))]
+    assert not alive([process for process in below if process not in server])
+    # Prefect starts its embedded API server without tying it to the flow process.
+    for process in server:
+        process.terminate()
+    assert not list((tmp_path / "flow-killed" / "runs").glob("*/model")), "killed too late to show anything"
+    continued = start(tiny_recipe, tmp_path / "flow-killed")
+    assert continued.finish() == 0, continued.output
+    assert "train-iteration 1: was complete already, skipped" in continued.output
+    assert_identical(trained_weights(tmp_path / "flow-killed"), expected)
+
+    again = start(tiny_recipe, tmp_path / "flow-killed")
+    assert again.finish() == 0, again.output
+    assert "validate-data cached" in again.output
+    assert "prepare-cache cached" in again.output
+    assert "start workers" not in again.output, "a finished run needs no workers"
