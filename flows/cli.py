@@ -17,6 +17,7 @@ app = typer.Typer(
 )
 
 USER_ERROR = 2
+INTERRUPTED = 130
 Overrides = Annotated[list[str] | None, typer.Argument(help="Dotted assignments, e.g. algorithm.clip_high=0.28")]
 
 
@@ -101,6 +102,9 @@ def main() -> None:
             raise
         typer.echo(f"error: {error}", err=True)
         sys.exit(USER_ERROR)
+    except KeyboardInterrupt:
+        typer.echo("interrupted; the same command continues from the last complete checkpoint", err=True)
+        sys.exit(INTERRUPTED)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
 """`rl-train run`: the flow in this process, with a display of what happens."""
 
 import os
+import signal
 from collections.abc import Sequence
+from types import FrameType
 
 from rl_core.recipes import load_recipe
 
@@ -16,9 +18,15 @@ def run_locally(recipe: str, overrides: Sequence[str], profile: str | None, *, f
         os.environ.setdefault("TQDM_DISABLE", "1")
     from flows.display import Display
 
+    signal.signal(signal.SIGTERM, _interrupt)
     with Display(settings) as display:
         display.note("starting the Prefect API")
         from flows.rl_train import rl_train
 
         receipt = rl_train(recipe, list(overrides), profile, fresh)
     display.summary(receipt)
+
+
+def _interrupt(signum: int, frame: FrameType | None) -> None:
+    """End in an orderly way on SIGTERM too, as on Ctrl-C: workers, cluster and API server end with the run."""
+    raise KeyboardInterrupt

@@ -69,7 +69,8 @@ class DataProto:
 
     def select_idxs(self, index: Index) -> DataProto:
         """The rows at `index` (slice, positions or boolean mask), as a new batch with the same metadata."""
-        at = index if isinstance(index, slice) else torch.as_tensor(index)
+        # An empty list would become a float tensor, which indexes nothing.
+        at = index if isinstance(index, slice) else torch.as_tensor(index if len(index) else torch.zeros(0).long())
         at_array = at if isinstance(at, slice) else at.numpy()
         batch = None if self.batch is None else self.batch[at]
         arrays = {key: values[at_array] for key, values in self.non_tensor_batch.items()}
@@ -81,16 +82,25 @@ class DataProto:
         return DataProto(batch, {key: self.non_tensor_batch[key] for key in non_tensor_batch_keys}, self.meta_info)
 
     def union(self, other: DataProto) -> DataProto:
-        """Add the columns of `other` in place and return self. Raises: DataProtoError when a shared column differs."""
-        if other.batch is not None:
-            for key, tensor in other.batch.items():
-                if self.batch is not None and key in self.batch.keys() and not torch.equal(self.batch[key], tensor):
-                    raise DataProtoError(f"union: {key!r} differs: {self.batch[key].shape} and {tensor.shape}")
-            merged = {**(dict(self.batch.items()) if self.batch is not None else {}), **dict(other.batch.items())}
-            self.batch = TensorDict(merged, batch_size=other.batch.batch_size)
+        """Add the columns of `other` in place and return self. Metadata of `other` wins.
+
+        Raises: DataProtoError, leaving self as it was, when a shared column differs or the lengths do.
+        """
+        mine, theirs = _tensors(self), _tensors(other)
+        for key in mine.keys() & theirs.keys():
+            if not torch.equal(mine[key], theirs[key]):
+                raise DataProtoError(f"union: {key!r} differs: {_shape(mine[key])} and {_shape(theirs[key])}")
+        for key in self.non_tensor_batch.keys() & other.non_tensor_batch.keys():
+            if not _equal_objects(self.non_tensor_batch[key], other.non_tensor_batch[key]):
+                raise DataProtoError(f"union: {key!r} differs")
+        columns = theirs | other.non_tensor_batch
+        if (mine or self.non_tensor_batch) and len(other) != len(self) and columns:
+            shapes = {key: tuple(column.shape) for key, column in columns.items()}
+            raise DataProtoError(f"union: the added columns have shapes {shapes}, the batch has {len(self)} rows")
+        if theirs:
+            self.batch = TensorDict(mine | theirs, batch_size=[len(other)])
         self.non_tensor_batch = {**self.non_tensor_batch, **other.non_tensor_batch}
         self.meta_info = {**self.meta_info, **other.meta_info}
-        self.check_consistency()
         return self
 
     def chunk(self, chunks: int) -> list[DataProto]:
@@ -110,6 +120,9 @@ class DataProto:
         for part in parts[1:]:
             if _columns(part) != _columns(first):
                 raise DataProtoError(f"concat: columns differ: {_columns(first)} and {_columns(part)}")
+            for key, tensor in _tensors(part).items():
+                if tensor.shape[1:] != first.tensor(key).shape[1:]:
+                    raise DataProtoError(f"concat: {key!r} differs: {_shape(first.tensor(key))} and {_shape(tensor)}")
         batch = None if first.batch is None else TensorDict.cat([part.batch for part in parts], dim=0)
         arrays = {key: np.concatenate([part.non_tensor_batch[key] for part in parts]) for key in first.non_tensor_batch}
         return DataProto(batch, arrays, first.meta_info)
@@ -134,10 +147,10 @@ class DataProto:
 
     def tensor(self, key: str) -> Tensor:
         """One tensor column. Raises: DataProtoError naming the columns there are."""
-        if self.batch is None or key not in self.batch.keys():
-            have = [] if self.batch is None else sorted(self.batch.keys())
-            raise DataProtoError(f"no tensor {key!r} in the batch; it has {have}")
-        return self.batch[key]
+        tensors = _tensors(self)
+        if key not in tensors:
+            raise DataProtoError(f"no tensor {key!r} in the batch; it has {sorted(tensors)}")
+        return tensors[key]
 
 
 def pad_rows(tensors: Sequence[Tensor], value: float, *, left: bool = False, length: int | None = None) -> Tensor:
@@ -162,5 +175,20 @@ def _object_array(values: Any) -> np.ndarray:
 
 
 def _columns(proto: DataProto) -> tuple[list[str], list[str]]:
-    tensors = sorted(str(key) for key in proto.batch.keys()) if proto.batch is not None else []
-    return tensors, sorted(proto.non_tensor_batch)
+    return sorted(_tensors(proto)), sorted(proto.non_tensor_batch)
+
+
+def _tensors(proto: DataProto) -> dict[str, Tensor]:
+    return {} if proto.batch is None else {str(key): tensor for key, tensor in proto.batch.items()}
+
+
+def _shape(tensor: Tensor) -> list[int]:
+    return list(tensor.shape)
+
+
+def _equal_objects(one: np.ndarray, two: np.ndarray) -> bool:
+    """Whether two object columns hold equal values; arrays inside them are compared as a whole."""
+    return len(one) == len(two) and all(
+        np.array_equal(a, b) if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) else bool(a == b)
+        for a, b in zip(one, two, strict=True)
+    )

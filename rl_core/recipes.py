@@ -2,15 +2,15 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import BaseModel, ValidationError
 
-from rl_core.errors import RecipeError
-from rl_core.registry import describe_validation_error, nearest
+from rl_core.errors import RecipeError, UserError
+from rl_core.registry import PluginConfig, describe_validation_error, nearest
 from schemas.recipe import Recipe
 
 DEPLOYMENTS = Path(__file__).resolve().parent.parent / "deployments"
@@ -48,11 +48,12 @@ def load_recipe(name_or_path: str, overrides: Sequence[str] = (), profile: str |
     Raises: RecipeError naming file, key, value and what would be right.
     """
     path = find_recipe(name_or_path)
-    layered = OmegaConf.create(_read_yaml(path))
-    written = _to_dict(_merge(layered, overrides), path)
-    chosen = profile or written.pop("profile", None) or "cpu"
-    written.pop("profile", None)
-    written["placement"] = {**_read_profile(chosen), **(written.get("placement") or {})}
+    written = _to_dict(_merge(_read_yaml(path), overrides, path), path)
+    named = written.pop("profile", None)
+    placement = written.get("placement") or {}
+    if not isinstance(placement, dict):
+        raise RecipeError(f"{path.name}: placement: expected a mapping of keys, got {placement!r}")
+    written["placement"] = {**_read_profile(str(profile or named or "cpu")), **placement}
     return parse_recipe(written, where=path.name)
 
 
@@ -61,8 +62,11 @@ def parse_recipe(values: dict[str, Any], where: str = "recipe") -> Recipe:
     try:
         recipe = Recipe.model_validate(values)
     except ValidationError as error:
-        raise RecipeError(_describe(error, where)) from error
-    _check_plugins(recipe)
+        raise RecipeError(_located(describe_validation_error(error, "", Recipe), where)) from error
+    try:
+        _check_plugins(recipe)
+    except UserError as error:
+        raise RecipeError(_located(str(error), where)) from error
     return recipe
 
 
@@ -78,7 +82,7 @@ def _check_plugins(recipe: Recipe) -> None:
 
     algorithms.resolve(recipe.algorithm, "algorithm")
     for env_id, options in recipe.environments.items():
-        _check_block(spec(env_id).load().Config, options, f"environments.{env_id}")
+        _check_block(getattr(spec(env_id).load(), "Config", PluginConfig), options, f"environments.{env_id}")
     for part in ("train", "eval"):
         for index, entry in enumerate(getattr(recipe.data, part)):
             if isinstance(entry, dict):
@@ -89,13 +93,17 @@ def _check_block(config_cls: type[BaseModel], values: dict[str, Any], where: str
     try:
         config_cls(**values)
     except ValidationError as error:
-        raise RecipeError(describe_validation_error(error, where, list(config_cls.model_fields))) from error
+        raise RecipeError(describe_validation_error(error, where, config_cls)) from error
+
+
+def _located(message: str, where: str) -> str:
+    return "\n".join(f"{where}: {line}" for line in message.splitlines())
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise RecipeError(f"{path}: not valid YAML: {error}") from error
     if not isinstance(values, dict):
         raise RecipeError(f"{path}: a recipe is a mapping of keys, got {type(values).__name__}")
@@ -106,18 +114,22 @@ def _read_profile(name: str) -> dict[str, Any]:
     path = DEPLOYMENTS / "profiles" / f"{name}.yaml"
     if not path.is_file():
         raise RecipeError(f"unknown profile {name!r}{nearest(name, profile_names())}")
-    return _read_yaml(path)
+    return _to_dict(_merge(_read_yaml(path), (), path), path)
 
 
-def _merge(base: Any, overrides: Sequence[str]) -> Any:
+def _merge(values: dict[str, Any], overrides: Sequence[str], path: Path) -> Any:
+    try:
+        base: Any = OmegaConf.create(values)
+    except OmegaConfBaseException as error:
+        raise RecipeError(f"{path}: {str(error).splitlines()[0]}") from error
     for text in overrides:
         key, sep, _ = text.partition("=")
         if not sep or not key.strip():
             raise RecipeError(f"override {text!r} is not of the form key.subkey=value")
         try:
             base = OmegaConf.merge(base, OmegaConf.from_dotlist([text]))
-        except OmegaConfBaseException as error:
-            raise RecipeError(f"override {text!r}: {error}") from error
+        except (OmegaConfBaseException, yaml.YAMLError) as error:
+            raise RecipeError(f"override {text!r}: {str(error).splitlines()[0]}") from error
     return base
 
 
@@ -126,29 +138,6 @@ def _to_dict(config: Any, path: Path) -> dict[str, Any]:
         values = OmegaConf.to_container(config, resolve=True)
     except OmegaConfBaseException as error:
         raise RecipeError(f"{path}: {str(error).splitlines()[0]}; write ${{oc.env:NAME,default}}") from error
-    assert isinstance(values, dict)
+    if not isinstance(values, dict):
+        raise RecipeError(f"{path}: a recipe is a mapping of keys, got {type(values).__name__}")
     return {str(key): value for key, value in values.items()}
-
-
-def _describe(error: ValidationError, where: str) -> str:
-    lines = []
-    for problem in error.errors():
-        loc = [str(part) for part in problem["loc"]]
-        place = f"{where}: {'.'.join(loc)}" if loc else where
-        if problem["type"] == "extra_forbidden":
-            lines.append(f"{place}: unknown key{nearest(loc[-1], _known_keys(loc[:-1]))}")
-        elif problem["type"] == "missing":
-            lines.append(f"{place}: missing; this key must be given")
-        else:
-            shown = "" if problem["type"] == "value_error" else f", got {problem.get('input')!r}"
-            lines.append(f"{place}: {problem['msg'].removeprefix('Value error, ')}{shown}")
-    return "\n".join(lines)
-
-
-def _known_keys(section: list[str]) -> list[str]:
-    model: type[BaseModel] = Recipe
-    for key in section:
-        annotation = model.model_fields[key].annotation
-        options = [annotation, *get_args(annotation)]
-        model = next(option for option in options if isinstance(option, type) and issubclass(option, BaseModel))
-    return [*model.model_fields, *(["profile"] if model is Recipe else [])]

@@ -9,7 +9,8 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
-from typing import Any, Generic, TypeVar
+from threading import RLock
+from typing import Any, Generic, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -30,19 +31,36 @@ def nearest(name: str, known: list[str]) -> str:
     return f" (did you mean {close[0]!r}?)" if close else f" (known: {', '.join(sorted(known))})"
 
 
-def describe_validation_error(error: ValidationError, where: str, known: list[str]) -> str:
-    """One line per problem of a pydantic error: place, value, and what would be right."""
+def describe_validation_error(error: ValidationError, where: str, model: type[BaseModel]) -> str:
+    """One line per problem of a pydantic error about `model`: place, value, and what would be right."""
     lines = []
     for problem in error.errors():
-        place = ".".join([where, *(str(part) for part in problem["loc"])]).strip(".")
+        loc = [str(part) for part in problem["loc"]]
+        place = ".".join([*([where] if where else []), *loc])
+        stated = f"{place}: " if place else ""
         if problem["type"] == "extra_forbidden":
-            lines.append(f"{place}: unknown key{nearest(str(problem['loc'][-1]), known)}")
+            lines.append(f"{stated}unknown key{nearest(loc[-1], _keys_at(model, loc[:-1]))}")
+        elif problem["type"] == "missing":
+            lines.append(f"{stated}missing; this key must be given")
+        elif problem["type"] == "value_error":
+            shown = f", got {problem['input']!r}" if loc else ""
+            lines.append(f"{stated}{problem['msg'].removeprefix('Value error, ')}{shown}")
         else:
-            lines.append(f"{place}: {problem['msg']}, got {problem.get('input')!r}")
+            lines.append(f"{stated}{problem['msg']}, got {problem.get('input')!r}")
     return "\n".join(lines)
 
 
-def import_target(target: str) -> type:
+def _keys_at(model: type[BaseModel], loc: list[str]) -> list[str]:
+    """The keys of the section at `loc`; of `model` itself where the way leads through no section."""
+    section = model
+    for key in loc:
+        field = section.model_fields.get(key)
+        options = [field.annotation, *get_args(field.annotation)] if field else []
+        section = next((one for one in options if isinstance(one, type) and issubclass(one, BaseModel)), section)
+    return list(section.model_fields)
+
+
+def import_target(target: str) -> type[Any]:
     """The class named by `pkg.module:Class`. Raises: RecipeError when it cannot be imported."""
     module_name, _, attribute = target.partition(":")
     try:
@@ -59,6 +77,8 @@ class Registry(Generic[T]):
         self.package = package
         self._classes: dict[str, type[T]] = {}
         self._discovered = False
+        # Reentrant, since a plug-in may ask its own registry while it is imported.
+        self._lock = RLock()
 
     def register(self, name: str) -> Callable[[type[T]], type[T]]:
         """Decorator that registers a class under `name`. Raises: RecipeError when the name is taken."""
@@ -91,16 +111,23 @@ class Registry(Generic[T]):
             raise RecipeError(
                 f"{where}: give either name (one of {', '.join(self.names())}) or target (pkg.module:Class)"
             )
-        cls = import_target(target) if target else self.get(str(name))
+        cls = import_target(str(target)) if target is not None else self.get(str(name))
+        if not isinstance(cls, type):
+            raise RecipeError(f"{where}.target: {target} is not a class; write it as pkg.module:Class")
         config_cls = getattr(cls, "Config", PluginConfig)
         try:
             return cls, config_cls(**values)
         except ValidationError as error:
-            raise RecipeError(describe_validation_error(error, where, list(config_cls.model_fields))) from error
+            raise RecipeError(describe_validation_error(error, where, config_cls)) from error
 
     def _discover(self) -> None:
-        if not self._discovered:
-            self._discovered = True
+        """Import every module of the package once; other threads wait until all are registered."""
+        if self._discovered:
+            return
+        with self._lock:
+            if self._discovered:
+                return
             package = importlib.import_module(self.package)
             for module in pkgutil.iter_modules(package.__path__):
                 importlib.import_module(f"{self.package}.{module.name}")
+            self._discovered = True

@@ -123,7 +123,7 @@ class BaseTextEnv:
         try:
             return config_cls(**dict(env_config or {}))
         except ValidationError as error:
-            raise EnvError(describe_validation_error(error, "env_config", list(config_cls.model_fields))) from error
+            raise EnvError(describe_validation_error(error, "env_config", config_cls)) from error
 
     def _max_turns(self) -> int:
         for value in (self.extras.get("max_turns"), self.extra_info.get("max_turns")):

@@ -81,19 +81,27 @@ def run_episodes(
 
 def _start(item: dict[str, Any], group: int, chat: ChatFormat, env_options: dict[str, dict[str, Any]]) -> Episode:
     env_id = item["env_class"]
-    env = make(env_id, env_config=env_options.get(env_id), extras=item["env_extras"])
-    prompt, _ = env.init(item["prompt"])
+    env = None
+    try:
+        env = make(env_id, env_config=env_options.get(env_id), extras=item["env_extras"])
+        prompt, _ = env.init(item["prompt"])
+    except Exception as error:  # the row takes its first reply, so that shapes hold, and is reported as failed
+        prompt_ids = chat.encode(item["prompt"])
+        return Episode(item=item, group=group, prompt_ids=prompt_ids, env=env, error=_described(error))
     return Episode(item=item, group=group, prompt_ids=chat.encode(prompt), env=env)
 
 
 def _take_turn(episode: Episode, reply: Reply, chat: ChatFormat, max_context_length: int) -> None:
     episode.add_reply(reply)
+    if episode.error is not None:
+        episode.done = True
+        return
     try:
         outcome = episode.env.step(chat.decode(reply.token_ids))
         if inspect.isawaitable(outcome):
             outcome = asyncio.run(_await(outcome))
     except Exception as error:  # the row is reported as failed; its siblings go on
-        episode.error = f"{type(error).__name__}: {error}"
+        episode.error = _described(error)
         episode.done = True
         return
     episode.reward += float(outcome["reward"])
@@ -110,3 +118,7 @@ def _take_turn(episode: Episode, reply: Reply, chat: ChatFormat, max_context_len
 
 async def _await(outcome: Awaitable[Any]) -> Any:
     return await outcome
+
+
+def _described(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
