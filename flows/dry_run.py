@@ -7,7 +7,7 @@ from rich.console import Console
 from rl_core.data.prepare import plan_cache
 from rl_core.data.resolve import planned_sources, preparation_settings
 from rl_core.home import Home
-from rl_core.models.locate import model_shape
+from rl_core.models.locate import model_shape, tokenizer_identity
 from rl_core.recipes import dump_recipe, load_recipe
 from rl_core.train.memory import estimate_memory
 from schemas.recipe import Recipe
@@ -31,7 +31,9 @@ def cache_plan(recipe: Recipe, home: Home) -> str:
     missing = [entry for entry, path in zip(recipe.data.train, train, strict=True) if not path.is_file()]
     if any(isinstance(entry, dict) for entry in missing):
         return "miss: the problems would be generated first"
-    plan = plan_cache(train, held_out, **preparation_settings(recipe, home))
+    plan = plan_cache(
+        train, held_out, **preparation_settings(recipe, home, tokenizer_identity(recipe.model.path, home.models))
+    )
     return f"{'hit' if plan.hit else 'miss'}: {plan.explanation}"
 
 

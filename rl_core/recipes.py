@@ -62,7 +62,7 @@ def parse_recipe(values: dict[str, Any], where: str = "recipe") -> Recipe:
     try:
         recipe = Recipe.model_validate(values)
     except ValidationError as error:
-        raise RecipeError(_located(describe_validation_error(error, "", Recipe), where)) from error
+        raise RecipeError(_located(describe_validation_error(error, "", Recipe, "profile"), where)) from error
     try:
         _check_plugins(recipe)
     except UserError as error:
@@ -137,7 +137,8 @@ def _to_dict(config: Any, path: Path) -> dict[str, Any]:
     try:
         values = OmegaConf.to_container(config, resolve=True)
     except OmegaConfBaseException as error:
-        raise RecipeError(f"{path}: {str(error).splitlines()[0]}; write ${{oc.env:NAME,default}}") from error
+        reason = str(error).splitlines()[0].rpartition("interpolation: ")[2].strip('"')
+        raise RecipeError(f"{path}: {error.full_key}: {reason}; set it, or write ${{oc.env:NAME,default}}") from error
     if not isinstance(values, dict):
         raise RecipeError(f"{path}: a recipe is a mapping of keys, got {type(values).__name__}")
     return {str(key): value for key, value in values.items()}

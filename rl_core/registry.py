@@ -31,15 +31,20 @@ def nearest(name: str, known: list[str]) -> str:
     return f" (did you mean {close[0]!r}?)" if close else f" (known: {', '.join(sorted(known))})"
 
 
-def describe_validation_error(error: ValidationError, where: str, model: type[BaseModel]) -> str:
-    """One line per problem of a pydantic error about `model`: place, value, and what would be right."""
+def describe_validation_error(error: ValidationError, where: str, model: type[BaseModel], *also: str) -> str:
+    """One line per problem of a pydantic error about `model`: place, value, and what would be right.
+
+    Args: also: top-level keys that are known besides the model's fields.
+    """
     lines = []
     for problem in error.errors():
         loc = [str(part) for part in problem["loc"]]
         place = ".".join([*([where] if where else []), *loc])
         stated = f"{place}: " if place else ""
         if problem["type"] == "extra_forbidden":
-            lines.append(f"{stated}unknown key{nearest(loc[-1], _keys_at(model, loc[:-1]))}")
+            lines.append(
+                f"{stated}unknown key{nearest(loc[-1], [*_keys_at(model, loc[:-1]), *(also if len(loc) == 1 else ())])}"
+            )
         elif problem["type"] == "missing":
             lines.append(f"{stated}missing; this key must be given")
         elif problem["type"] == "value_error":
@@ -108,10 +113,11 @@ class Registry(Generic[T]):
         values = dict(block)
         name, target = values.pop("name", None), values.pop("target", None)
         if (name is None) == (target is None):
+            both = f", not both {name!r} and {target!r}; set the other to null" if name is not None else ""
             raise RecipeError(
-                f"{where}: give either name (one of {', '.join(self.names())}) or target (pkg.module:Class)"
+                f"{where}: give either name (one of {', '.join(self.names())}) or target (pkg.module:Class){both}"
             )
-        cls = import_target(str(target)) if target is not None else self.get(str(name))
+        cls: Any = import_target(str(target)) if target is not None else self.get(str(name))
         if not isinstance(cls, type):
             raise RecipeError(f"{where}.target: {target} is not a class; write it as pkg.module:Class")
         config_cls = getattr(cls, "Config", PluginConfig)

@@ -8,7 +8,7 @@ from prefect.cache_policies import NO_CACHE
 from rl_core.data import prepare
 from rl_core.data.resolve import preparation_settings, resolve_sources
 from rl_core.home import Home
-from rl_core.models.locate import locate
+from rl_core.models.locate import locate, tokenizer_identity
 from rl_core.models.tokenizer import load_tokenizer
 from rl_core.trainers.progress import ProgressEvent, announce
 from schemas.receipts import CacheReceipt, ValidationReport
@@ -25,7 +25,7 @@ def prepare_cache(recipe: dict[str, Any], report: ValidationReport) -> CacheRece
         resolve_sources(settings.data.train, home.data),
         resolve_sources(settings.data.eval, home.data),
         tokenizer=lambda: load_tokenizer(locate(settings.model.path, home.models)),
-        **preparation_settings(settings, home),
+        **preparation_settings(settings, home, tokenizer_identity(settings.model.path, home.models)),
     )
     announce(ProgressEvent("done", receipt=receipt))
     _publish(receipt)

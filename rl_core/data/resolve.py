@@ -6,6 +6,7 @@ from typing import Any
 
 from rl_core.data.generate import GenerateSpec, materialise, planned_path
 from rl_core.envs import accepted_ground_truths
+from rl_core.envs.registration import spec
 from rl_core.home import Home
 from schemas.recipe import Recipe
 
@@ -33,18 +34,23 @@ def planned_sources(entries: Sequence[str | dict[str, Any]], data_dir: Path) -> 
 def validation_settings(recipe: Recipe) -> dict[str, Any]:
     """What validation and preparation must agree on."""
     return {
-        "allowed_env_classes": accepted_ground_truths(),
+        "allowed_env_classes": accepted_ground_truths() | _own_environments(recipe),
         "default_env_class": recipe.data.default_env_class,
         "policy": recipe.data.on_invalid,
         "max_bad_fraction": recipe.data.max_bad_fraction,
     }
 
 
-def preparation_settings(recipe: Recipe, home: Home) -> dict[str, Any]:
+def _own_environments(recipe: Recipe) -> dict[str, frozenset[str]]:
+    """Environments outside the project, which the recipe names by import path."""
+    return {env_id: spec(env_id).load().ground_truth_kinds for env_id in recipe.environments if ":" in env_id}
+
+
+def preparation_settings(recipe: Recipe, home: Home, tokenizer_id: str) -> dict[str, Any]:
     """The arguments of `prepare_cache` and `plan_cache` besides files and tokenizer."""
     return {
         "name": recipe.name,
-        "tokenizer_id": recipe.model.path,
+        "tokenizer_id": tokenizer_id,
         "max_prompt_length": recipe.data.max_prompt_length,
         "template_kwargs": recipe.model.chat_template_kwargs,
         "cache_root": home.cache,

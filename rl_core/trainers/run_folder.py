@@ -91,7 +91,7 @@ class RunFolder:
             yield building
             atomic_write_json(building / "trainer.json", trainer_state)
             _sync_tree(building)
-            shutil.rmtree(target, ignore_errors=True)
+            _remove_checkpoint(target)
             os.replace(building, target)
             atomic_write_json(target / SENTINEL, {"iteration": iteration, "step": trainer_state["step"]})
         except OSError as error:
@@ -118,8 +118,7 @@ class RunFolder:
     def _prune(self, newest: int, keep: int) -> None:
         for path in self.checkpoints.glob("iteration-*"):
             if int(path.name.split("-")[1]) <= newest - keep:
-                (path / SENTINEL).unlink(missing_ok=True)
-                shutil.rmtree(path, ignore_errors=True)
+                _remove_checkpoint(path)
 
 
 def source_revision() -> str:
@@ -130,6 +129,12 @@ def source_revision() -> str:
     except OSError:
         return "unknown"
     return answer.stdout.strip() or "unknown"
+
+
+def _remove_checkpoint(folder: Path) -> None:
+    # The sentinel goes first, so that a kill in the middle leaves nothing that counts as complete.
+    (folder / SENTINEL).unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _sync_tree(folder: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from rl_core.data.atomic import atomic_write_json
@@ -84,7 +85,13 @@ def _log_inputs(tracking: TrackingRun, recipe: Recipe, report: ValidationReport,
     tracking.log_text(dump_recipe(recipe), "recipe.yaml")
     tracking.log_text(report.model_dump_json(indent=2), "receipts/validation.json")
     tracking.log_text(cache.model_dump_json(indent=2), "receipts/cache.json")
-    for source in cache.sources:
+    num_train_files = len(recipe.data.train)
+    for index, source in enumerate(cache.sources):
+        training = index < num_train_files
         tracking.log_dataset(
-            source.path.rsplit("/", 1)[-1], source.path, source.sha256, context="source", num_rows=report.num_rows
+            "/".join(Path(source.path).parts[-2:]),
+            source.path,
+            source.sha256,
+            context="training" if training else "evaluation",
+            num_rows=cache.num_train_rows if training else cache.num_eval_rows,
         )

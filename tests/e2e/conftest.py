@@ -105,8 +105,23 @@ def start() -> Iterator[Callable[..., Run]]:
         run.close()
 
 
-@pytest.fixture
-def tiny_recipe(tmp_path: Path, tiny_model_dir: Path) -> Path:
+@pytest.fixture(scope="session")
+def undisturbed(tiny_recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The home of a run that nothing disturbed and that left no process behind."""
+    home = tmp_path_factory.mktemp("undisturbed")
+    run = Run(tiny_recipe, home)
+    try:
+        run.wait_for("train-iteration 1: complete")
+        below = run.descendants()
+        assert run.finish() == 0, run.output
+        assert not alive(below)
+        yield home
+    finally:
+        run.close()
+
+
+@pytest.fixture(scope="session")
+def tiny_recipe(tmp_path_factory: pytest.TempPathFactory, tiny_model_dir: Path) -> Path:
     """A recipe on the tiny model: three iterations of four steps."""
     sums = {
         "task": "chain_sum",
@@ -133,6 +148,6 @@ def tiny_recipe(tmp_path: Path, tiny_model_dir: Path) -> Path:
         "evaluation": {"max_new_tokens": 12},
         "placement": {"threads_per_device": 1},
     }
-    path = tmp_path / "tiny.yaml"
+    path = tmp_path_factory.mktemp("recipe") / "tiny.yaml"
     path.write_text(yaml.safe_dump(values))
     return path

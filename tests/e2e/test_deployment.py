@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import psutil
 import pytest
+
 from tests.e2e.conftest import REPOSITORY, alive, cmdline
 
 pytestmark = pytest.mark.slow
@@ -48,7 +49,13 @@ class Services:
     def prefect(self, *arguments: str) -> str:
         command = [sys.executable, "-m", "prefect", "--no-prompt", *arguments]
         done = subprocess.run(
-            command, cwd=REPOSITORY, env=self.environment, capture_output=True, text=True, timeout=DEADLINE_S, check=False
+            command,
+            cwd=REPOSITORY,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+            check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
@@ -121,7 +128,9 @@ def test_a_deployment_run_completes_and_shows_its_artifacts(services: Services, 
 
 def test_cancelling_a_run_leaves_no_ray_process(services: Services, tiny_recipe: Path) -> None:
     overrides = json.dumps(["training.num_iterations=500", "seed=1"])
-    services.prefect("deployment", "run", "rl-train/text", "-p", f"recipe={tiny_recipe}", "-p", f"overrides={overrides}")
+    services.prefect(
+        "deployment", "run", "rl-train/text", "-p", f"recipe={tiny_recipe}", "-p", f"overrides={overrides}"
+    )
     worker = psutil.Process(services.processes[-1].pid)
 
     def ray_processes() -> list[psutil.Process]:

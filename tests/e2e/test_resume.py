@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+
 from tests.e2e.conftest import Run, alive, cmdline
 
 pytestmark = pytest.mark.slow
@@ -23,14 +24,9 @@ def assert_identical(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor])
 
 
 def test_killed_runs_end_bit_identical_to_an_undisturbed_one(
-    start: Callable[..., Run], tiny_recipe: Path, tiny_model_dir: Path, tmp_path: Path
+    start: Callable[..., Run], tiny_recipe: Path, tiny_model_dir: Path, undisturbed: Path, tmp_path: Path
 ) -> None:
-    undisturbed = start(tiny_recipe, tmp_path / "undisturbed")
-    undisturbed.wait_for("train-iteration 1: complete")
-    below = undisturbed.descendants()
-    assert undisturbed.finish() == 0, undisturbed.output
-    assert not alive(below)
-    expected = trained_weights(tmp_path / "undisturbed")
+    expected = trained_weights(undisturbed)
     base = load_file(tiny_model_dir / "model.safetensors")
     assert any(not torch.equal(base[name], expected[name]) for name in expected), "nothing was trained"
 
@@ -61,3 +57,13 @@ def test_killed_runs_end_bit_identical_to_an_undisturbed_one(
     assert "validate-data cached" in again.output
     assert "prepare-cache cached" in again.output
     assert "start workers" not in again.output, "a finished run needs no workers"
+
+
+def test_a_model_that_does_not_exist_ends_with_one_message(
+    start: Callable[..., Run], tiny_recipe: Path, tmp_path: Path
+) -> None:
+    run = start(tiny_recipe, tmp_path / "home", "model.path=./no-such-model")
+    assert run.finish() == 2, run.output
+    assert "error: model.path ./no-such-model: no such folder" in run.output
+    assert "Traceback" not in run.output
+    assert not list((tmp_path / "home").glob("runs/*"))

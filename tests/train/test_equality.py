@@ -82,7 +82,9 @@ def train_with_plain_torch(model_dir: str, lora: LoraConfig | None) -> tuple[dic
             rows.tensor("input_ids"), rows.tensor("attention_mask"), rows.tensor("position_ids"), mask
         )
         denominators = Denominators(float(mask.sum()), float(len(rows)), mask.shape[1])
-        loss, _ = algorithm.loss(log_probs, log_probs.detach(), rows.tensor("advantages"), mask, None, None, denominators)
+        loss, _ = algorithm.loss(
+            log_probs, log_probs.detach(), rows.tensor("advantages"), mask, None, None, denominators
+        )
         optimizer.zero_grad()
         loss.backward()
         trainable = [parameter for parameter in policy.parameters() if parameter.requires_grad]
@@ -96,7 +98,9 @@ def assert_same(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> N
     shared = one.keys() & two.keys()
     assert len(shared) >= min(len(one), len(two)) > 0
     for name in shared:
-        torch.testing.assert_close(one[name], two[name], atol=1e-5, rtol=0, msg=lambda text, name=name: f"{name}: {text}")
+        torch.testing.assert_close(
+            one[name], two[name], atol=1e-5, rtol=0, msg=lambda text, name=name: f"{name}: {text}"
+        )
 
 
 @pytest.mark.parametrize("lora", [None, LORA], ids=["full", "lora"])
