@@ -43,13 +43,13 @@ class Display:
         if self.console.is_terminal:
             self._status.update(f"{text} …")
         else:
-            self.console.print(f"{self._clock()}  {text}")
+            self.console.print(f"{self._clock()}  {text}", soft_wrap=True)
 
     def _follow(self, event: ProgressEvent) -> None:
         if event.receipt is not None:
-            self.console.print(f"{self._clock()}  {describe(event.receipt)}")
+            self.console.print(f"{self._clock()}  {describe(event.receipt)}", soft_wrap=True)
         elif event.phase == "step":
-            self.console.print(f"{self._clock()}  {describe_step(event)}")
+            self.console.print(f"{self._clock()}  {describe_step(event)}", soft_wrap=True)
         elif self.console.is_terminal or event.phase in {"start workers", "evaluate", "save"}:
             where = f" (step {event.step}/{event.total_steps})" if event.total_steps else ""
             self.note(event.phase + where)

@@ -15,7 +15,7 @@ from rl_core.train.stack import TrainStack
 from schemas.recipe import FSDPConfig, LoraConfig, LrSchedulerConfig, ModelConfig, OptimizerConfig
 
 NUM_STEPS = 4
-# Adam divides by the gradient's own size; a larger eps keeps rounding noise in near-zero gradients from being amplified.
+# Adam divides by the gradient's own size; a larger eps keeps rounding noise in near-zero gradients small.
 OPTIMIZER = OptimizerConfig(learning_rate=1e-3, eps=1e-4)
 LORA = LoraConfig(rank=4, alpha=8)
 
