@@ -75,6 +75,9 @@ class Run:
                 except psutil.NoSuchProcess:
                     continue
             self.process.wait(30)
+        self._reader.join(10)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
 
 
 def cmdline(process: psutil.Process) -> list[str]:

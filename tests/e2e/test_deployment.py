@@ -39,11 +39,12 @@ class Services:
         }
 
     def start(self, *arguments: str) -> subprocess.Popen[bytes]:
-        log = (self.folder / f"{arguments[0]}.log").open("wb")
         command = [sys.executable, "-m", "prefect", *arguments]
-        self.processes.append(
-            subprocess.Popen(command, cwd=REPOSITORY, env=self.environment, stdout=log, stderr=subprocess.STDOUT)
-        )
+        with (self.folder / f"{arguments[0]}.log").open("wb") as log:
+            process = subprocess.Popen(
+                command, cwd=REPOSITORY, env=self.environment, stdout=log, stderr=subprocess.STDOUT
+            )
+        self.processes.append(process)
         return self.processes[-1]
 
     def prefect(self, *arguments: str) -> str:
