@@ -8,6 +8,7 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from rl_core.distributed.guard import end_guard, start_guard
 from rl_core.errors import RecipeError
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ def ray_cluster(address: str | None, num_devices: int, device_kind: str) -> Iter
     options: dict[str, Any] = {"num_cpus": max(num_devices, os.cpu_count() or 1)} if address is None else {}
     if device_kind == "cuda" and address is None:
         options["num_gpus"] = num_devices
+    guard = start_guard() if address is None else None
     with _keep_signal_handlers():
         ray.init(
             address=address or "local",
@@ -63,6 +65,7 @@ def ray_cluster(address: str | None, num_devices: int, device_kind: str) -> Iter
         yield
     finally:
         ray.shutdown()
+        end_guard(guard)
 
 
 @contextmanager

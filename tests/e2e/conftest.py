@@ -27,6 +27,7 @@ class Run:
             command, cwd=REPOSITORY, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
         self.lines: list[str] = []
+        self.started: list[psutil.Process] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -62,22 +63,23 @@ class Run:
 
     def kill(self) -> list[psutil.Process]:
         """kill -9 the flow process. Returns: what ran below it."""
-        below = self.descendants()
+        below = self.started = self.descendants()
         self.process.send_signal(signal.SIGKILL)
         self.process.wait(30)
         return below
 
     def close(self) -> None:
+        """End the run and whatever it started; an orphan would hold the output pipe open."""
+        below = self.started
         if self.process.poll() is None:
-            for child in [*self.descendants(), psutil.Process(self.process.pid)]:
-                try:
-                    child.kill()
-                except psutil.NoSuchProcess:
-                    continue
-            self.process.wait(30)
+            below = [*below, *self.kill()]
+        for child in below:
+            if child.is_running():
+                child.kill()
         self._reader.join(10)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
+        if not self._reader.is_alive():
+            assert self.process.stdout is not None
+            self.process.stdout.close()
 
 
 def cmdline(process: psutil.Process) -> list[str]:

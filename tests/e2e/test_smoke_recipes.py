@@ -4,9 +4,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.e2e.conftest import Run
 
 from rl_core.recipes import recipe_names
+from tests.e2e.conftest import Run
 
 pytestmark = pytest.mark.slow
 
