@@ -140,7 +140,7 @@ def test_a_run_records_its_recipe_data_and_parameters(recipe, home: Home):
     assert run.data.params["optimizer.learning_rate"] == "1e-05"
     assert run.data.tags["run_key"] == plan.run_key
     assert run.data.tags["cache_hash"] == cache.run_hash
-    recorded = {entry.dataset.name: entry for entry in run.inputs.dataset_inputs}
+    recorded = {entry.dataset.name.rpartition("/")[2]: entry for entry in run.inputs.dataset_inputs}
     assert set(recorded) == {"train.jsonl", "held-out.jsonl"}
     for source in cache.sources:
         tags = {tag.key: tag.value for tag in recorded[Path(source.path).name].tags}
