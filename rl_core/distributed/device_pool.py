@@ -8,7 +8,6 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from rl_core.distributed.guard import end_guard, start_guard
 from rl_core.errors import RecipeError
 
 if TYPE_CHECKING:
@@ -42,7 +41,8 @@ class DevicePool:
 def ray_cluster(address: str | None, num_devices: int, device_kind: str) -> Iterator[None]:
     """A Ray connection for the block: the running one, that at `address`, or a private one that ends with the block.
 
-    A private cluster's processes also end when this process is killed, since they are tied to it by the kernel.
+    When this process is killed with SIGKILL, the kernel ends the private cluster's workers, raylet and GCS with it; the
+    raylet's two agents (DashboardAgent, RuntimeEnvAgent) end only when they notice by themselves, which takes longer.
     """
     import ray
 
@@ -52,7 +52,6 @@ def ray_cluster(address: str | None, num_devices: int, device_kind: str) -> Iter
     options: dict[str, Any] = {"num_cpus": max(num_devices, os.cpu_count() or 1)} if address is None else {}
     if device_kind == "cuda" and address is None:
         options["num_gpus"] = num_devices
-    guard = start_guard() if address is None else None
     with _keep_signal_handlers():
         ray.init(
             address=address or "local",
@@ -65,7 +64,6 @@ def ray_cluster(address: str | None, num_devices: int, device_kind: str) -> Iter
         yield
     finally:
         ray.shutdown()
-        end_guard(guard)
 
 
 @contextmanager
