@@ -1,11 +1,11 @@
 """The `rl-train` command. Heavy packages are imported only by the commands that need them."""
 
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from flows.data_cli import data, validate
 from rl_core.errors import UserError
 from rl_core.home import Home
 
@@ -15,6 +15,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
+
+app.command()(validate)
+app.add_typer(data, name="data")
 
 USER_ERROR = 2
 INTERRUPTED = 130
@@ -57,28 +60,6 @@ def recipes() -> None:
 
     typer.echo("recipes:  " + ", ".join(recipe_names()))
     typer.echo("profiles: " + ", ".join(profile_names()))
-
-
-@app.command()
-def validate(
-    paths: Annotated[list[Path], typer.Argument(help="Prompt files: .parquet .jsonl .json .txt")],
-    env_class: Annotated[str | None, typer.Option(help="Environment of rows that name none")] = None,
-) -> None:
-    """Check prompt files against the schema; every bad row is named, and the exit code is 2 when there is one."""
-    from rl_core.data.validate import validate_files
-    from rl_core.envs import accepted_ground_truths
-
-    home = Home.default()
-    report = validate_files(
-        paths,
-        allowed_env_classes=accepted_ground_truths(),
-        default_env_class=env_class,
-        rejects_dir=home.data / "rejects" / "cli",
-        memo_dir=home.data / "memo",
-        policy="fail",
-        max_bad_fraction=0.0,
-    )
-    typer.echo(f"{report.num_accepted} of {report.num_rows} rows are good; {report.explanation}")
 
 
 @app.command()
