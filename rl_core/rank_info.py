@@ -1,12 +1,83 @@
-"""Who a worker is among its siblings."""
+"""How ranks are laid out, and who a worker is among its siblings.
+
+Ranks count like digits, the last one fastest: `rank = ((dp_rank * pp_size + pp_rank) * sp_size + sp_rank) * tp_size +
+tp_rank`. Tensor-parallel siblings, which talk most, are therefore neighbours on one node, then sequence-parallel ones,
+then pipeline stages; data-parallel replicas are farthest apart. Experts are spread over neighbouring replicas, so
+`ep_rank = dp_rank % ep_size` and expert parallelism needs no ranks of its own.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+from rl_core.errors import RecipeError
 
 if TYPE_CHECKING:
     import torch
+
+
+@dataclass(frozen=True)
+class TrainTopology:
+    """The sizes of the parallel dimensions of one placement block."""
+
+    dp_size: int | None = None
+    """Data-parallel replicas; unset means whatever the world size leaves."""
+    tp_size: int = 1
+    """Ranks that share each weight matrix."""
+    pp_size: int = 1
+    """Pipeline stages."""
+    sp_size: int = 1
+    """Ranks that share each sequence."""
+    ep_size: int = 1
+    """Data-parallel ranks that share one set of experts; a divisor of `dp_size`."""
+
+    def __post_init__(self) -> None:
+        for name in ("dp_size", "tp_size", "pp_size", "sp_size", "ep_size"):
+            size = getattr(self, name)
+            if size is not None and size < 1:
+                raise RecipeError(f"{name} is {size}; it must be 1 or more")
+
+    @property
+    def model_size(self) -> int:
+        """Ranks that together hold one replica and see the same rows: tp x sp x pp."""
+        return self.tp_size * self.sp_size * self.pp_size
+
+    @property
+    def replicas(self) -> int:
+        """The data-parallel size. Raises: RecipeError before `resolve` has filled it in."""
+        if self.dp_size is None:
+            raise RecipeError(f"dp_size of {self} is open; resolve it for a world size first")
+        return self.dp_size
+
+    @property
+    def world_size(self) -> int:
+        """All ranks: dp x pp x sp x tp."""
+        return self.replicas * self.model_size
+
+    def resolve(self, world_size: int) -> TrainTopology:
+        """This topology with `dp_size` filled in. Raises: RecipeError when the sizes do not make `world_size`."""
+        sizes = f"tp_size={self.tp_size} x sp_size={self.sp_size} x pp_size={self.pp_size}"
+        if self.dp_size is None and world_size % self.model_size:
+            raise RecipeError(f"{sizes} = {self.model_size} does not divide the world size of {world_size} ranks")
+        dp_size = self.dp_size or world_size // self.model_size
+        if dp_size * self.model_size != world_size:
+            raise RecipeError(
+                f"dp_size={dp_size} x {sizes} = {dp_size * self.model_size}, but the world size is {world_size} ranks"
+            )
+        if dp_size % self.ep_size:
+            raise RecipeError(f"ep_size={self.ep_size} does not divide dp_size={dp_size}")
+        return replace(self, dp_size=dp_size)
+
+    def check_trainable(self) -> None:
+        """Refuse what no backend implements. Raises: RecipeError naming the setting."""
+        for name, what in (("pp_size", "pipeline parallelism"), ("ep_size", "expert parallelism")):
+            if getattr(self, name) > 1:
+                raise RecipeError(f"{name}={getattr(self, name)}: {what} is not implemented; set {name} to 1")
+
+    def head_ranks(self) -> list[int]:
+        """The first rank of each replica (tp, sp and pp rank 0), in dp order."""
+        return [replica * self.model_size for replica in range(self.replicas)]
 
 
 @dataclass(frozen=True)
@@ -20,6 +91,58 @@ class RankInfo:
     num_threads: int
     master_address: str = "127.0.0.1"
     master_port: int = 0
+    topology: TrainTopology = TrainTopology()
+    """Resolved for `world_size` on construction."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rank < self.world_size:
+            raise ValueError(f"rank {self.rank} is outside a world of {self.world_size}")
+        object.__setattr__(self, "topology", self.topology.resolve(self.world_size))
+
+    @property
+    def tp_rank(self) -> int:
+        return self.rank % self.topology.tp_size
+
+    @property
+    def sp_rank(self) -> int:
+        return self.rank // self.topology.tp_size % self.topology.sp_size
+
+    @property
+    def pp_rank(self) -> int:
+        return self.rank // (self.topology.tp_size * self.topology.sp_size) % self.topology.pp_size
+
+    @property
+    def dp_rank(self) -> int:
+        return self.rank // self.topology.model_size
+
+    @property
+    def ep_rank(self) -> int:
+        return self.dp_rank % self.topology.ep_size
+
+    @property
+    def tp_size(self) -> int:
+        return self.topology.tp_size
+
+    @property
+    def sp_size(self) -> int:
+        return self.topology.sp_size
+
+    @property
+    def pp_size(self) -> int:
+        return self.topology.pp_size
+
+    @property
+    def dp_size(self) -> int:
+        return self.topology.replicas
+
+    @property
+    def ep_size(self) -> int:
+        return self.topology.ep_size
+
+    @property
+    def is_head(self) -> bool:
+        """Whether this rank speaks for its replica: tp, sp and pp rank 0."""
+        return self.rank % self.topology.model_size == 0
 
     @property
     def device(self) -> torch.device:
