@@ -7,10 +7,12 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from rl_core.dispatch import cut, join, mode_of
+from rl_core.dispatch import cut, spec_of
+from rl_core.distributed.collect import collect
 from rl_core.distributed.device_pool import DevicePool
 from rl_core.distributed.worker import DeviceWorker, Sibling
 from rl_core.errors import RLTrainError, WorkerDied
+from rl_core.rank_info import TrainTopology
 
 _block: ContextVar[WorkerGroup] = ContextVar("placement_block")
 
@@ -86,12 +88,12 @@ class Remote:
     def __getattr__(self, method: str) -> Any:
         if method.startswith("_"):
             raise AttributeError(method)
-        mode = mode_of(self._cls, method)
+        spec = spec_of(self._cls, method)
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            calls = cut(mode, args, kwargs, self._group.world_size)
-            wrapped = [((self._name, method, a, k), {}) for a, k in calls]
-            return join(mode, self._group.run("call", wrapped))
+            shards = cut(spec, args, kwargs, TrainTopology(dp_size=self._group.world_size))
+            wrapped = [((self._name, method, a, k), {}) for a, k in shards.calls.values()]
+            return collect(spec, self._group.run("call", wrapped), shards.num_rows)
 
         return call
 

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from rl_core.algorithms.metrics import Metric, MetricKind
 from rl_core.data_proto import DataProto, pad_rows
-from rl_core.dispatch import Dispatch, dispatch
+from rl_core.dispatch import Collect, Dispatch, distributed
 from rl_core.rollout.chat import ChatFormat
 from rl_core.rollout.decode import Reply, Sampling, decode, positions_of
 from rl_core.rollout.episodes import Episode, run_episodes
@@ -33,7 +34,7 @@ class RolloutEngine:
         self.tokenizer = backend.bundle.tokenizer
         self.chat = ChatFormat(self.tokenizer, template_kwargs)
 
-    @dispatch(Dispatch.SHARD)
+    @distributed(Dispatch.DP_SCATTER, Collect.JOIN)
     def rollout(self, prompts: DataProto, step: int) -> DataProto:
         """Sample a group of replies per prompt.
 
@@ -46,7 +47,7 @@ class RolloutEngine:
             prompts, self.config.samples_per_prompt, self.config.max_new_tokens, self.config.temperature, generator
         )
 
-    @dispatch(Dispatch.SHARD)
+    @distributed(Dispatch.DP_SCATTER, Collect.JOIN)
     def evaluate(self, prompts: DataProto, max_new_tokens: int) -> DataProto:
         """One greedy reply per prompt; the same columns as `rollout`."""
         return self._play(prompts, 1, max_new_tokens, 0.0, self._generator("evaluate", 0))
@@ -101,7 +102,9 @@ class RolloutEngine:
             "num_tokens": torch.tensor([sum(e.mask) for e in episodes]),
             "num_turns": torch.tensor([e.num_turns for e in episodes]),
         }
-        return DataProto.from_dict(tensors, self._texts(episodes), {"rollout_s": elapsed_s})
+        return DataProto.from_dict(
+            tensors, self._texts(episodes), {"metrics": {"rollout_s": Metric(MetricKind.MAX, elapsed_s, 1)}}
+        )
 
     def _texts(self, episodes: list[Episode]) -> dict[str, list[Any]]:
         return {

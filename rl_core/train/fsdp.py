@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,19 +13,28 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
-from rl_core.dispatch import Dispatch, dispatch
+from rl_core.errors import RLTrainError
 from rl_core.models.bundle import ModelBundle
-from rl_core.models.causal_lm import blocks, inject_lora, load_policy
+from rl_core.models.causal_lm import blocks, load_policy
 from rl_core.rank_info import RankInfo
-from rl_core.train import checkpoint
+from rl_core.train import checkpoint, sharding
+from rl_core.train.ema import EmaShadow
+from rl_core.train.gradients import clip_gradients
+from rl_core.train.lora import AVERAGED, adapter_in_use, inject_lora, is_averaged, trained_name
 from rl_core.train.optimizer import make_optimizer, make_scheduler
-from schemas.recipe import DType, FSDPConfig, FSDPMode, LoraConfig, LrSchedulerConfig, OptimizerConfig
+from schemas.recipe import (
+    EmaFullConfig,
+    EmaLoraConfig,
+    FSDPConfig,
+    LoraConfig,
+    LrSchedulerConfig,
+    OptimizerConfig,
+)
 
 
 class FSDPBackend:
-    """The sharded policy of one rank, with optimiser and scheduler."""
+    """The sharded policy of one rank, with optimiser, scheduler and moving average."""
 
     needs_rank_info = True
 
@@ -40,43 +50,103 @@ class FSDPBackend:
         seed: int,
         with_reference: bool,
         rank_info: RankInfo,
+        ema_cfg: EmaLoraConfig | EmaFullConfig | None = None,
     ) -> None:
-        self.bundle, self.lora_cfg, self.rank_info = bundle, lora_cfg, rank_info
-        self.device = rank_info.device
-        self._reshard_after_forward = fsdp_cfg.fsdp_mode is FSDPMode.FULL
+        self.bundle, self.fsdp_cfg, self.lora_cfg, self.ema_cfg = bundle, fsdp_cfg, lora_cfg, ema_cfg
+        self.rank_info, self.device = rank_info, rank_info.device
         self._seed_rank(seed)
         self.policy = bundle.policy
-        if lora_cfg is not None:
-            inject_lora(self.policy, lora_cfg, seed)
-        if fsdp_cfg.activation_checkpointing:
-            self.policy.language_model.gradient_checkpointing_enable({"use_reentrant": False})
-        self._shard(self.policy, fsdp_cfg)
-        self.reference = None
-        if with_reference and lora_cfg is None:
-            self.reference = load_policy(bundle.source, bundle.config).requires_grad_(False)
-            self._shard(self.reference, fsdp_cfg)
-        self.optimizer = make_optimizer(self.policy.parameters(), optimizer_cfg)
+        self.mesh = self._make_mesh()
+        self.mirror: Any = None
+        self._inject(seed)
+        self._shard(self.policy)
+        self.reference = self._frozen_copy() if with_reference and lora_cfg is None else None
+        self.trainable = {name: value for name, value in self.policy.named_parameters() if value.requires_grad}
+        self._unsharded = [value for value in sharding.unsharded_parameters(self.policy) if value.requires_grad]
+        self.ema = self._make_ema()
+        self.optimizer = make_optimizer(self.trainable.values(), optimizer_cfg)
         self.scheduler = make_scheduler(self.optimizer, scheduler_cfg, total_steps)
         self.num_skipped_steps = 0
 
-    def _shard(self, policy: nn.Module, config: FSDPConfig) -> None:
+    @property
+    def dp_size(self) -> int:
+        """Ranks with different rows, over which FSDP averages gradients."""
+        return self.rank_info.dp_size
+
+    def _make_mesh(self) -> Any:
         from torch.distributed.device_mesh import init_device_mesh
 
-        mesh = init_device_mesh(self.device.type, (self.rank_info.world_size,), mesh_dim_names=("dp",))
-        options: dict[str, Any] = {"mesh": mesh, "reshard_after_forward": self._reshard_after_forward}
-        if config.param_dtype is DType.BFLOAT16:
-            options["mp_policy"] = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-        policy.to(self.device)
-        for block in blocks(policy):  # type: ignore[arg-type]
-            fully_shard(block, **options)
-        fully_shard(policy, **options)
+        return init_device_mesh(self.device.type, (self.rank_info.world_size,), mesh_dim_names=("dp",))
+
+    def _inject(self, seed: int) -> None:
+        """What changes the structure of the model, all before the wrap."""
+        averaged = isinstance(self.ema_cfg, EmaLoraConfig)
+        if averaged and self.lora_cfg is None:
+            raise RLTrainError("EmaLoraConfig follows an adapter: give a LoraConfig, or use EmaFullConfig")
+        if self.lora_cfg is not None:
+            inject_lora(self.policy, self.lora_cfg, seed, averaged=averaged)
+        if isinstance(self.ema_cfg, EmaFullConfig) and self.ema_cfg.mirror:
+            self.mirror = copy.deepcopy(self.policy)
+        sharding.cast_parameters(self.policy, self.fsdp_cfg.master_dtype, skip=is_averaged)
+        if self.fsdp_cfg.activation_checkpointing:
+            self.policy.language_model.gradient_checkpointing_enable({"use_reentrant": False})
+
+    def _shard(self, policy: Any) -> None:
+        sharding.shard(policy, blocks(policy), self.fsdp_cfg, self.mesh)
         policy.train()
-        _units(policy)[0]._get_fsdp_state()._lazy_init()
+
+    def _frozen_copy(self) -> Any:
+        """The policy before training. It takes no steps, so it is stored in the format it computes in."""
+        reference = load_policy(self.bundle.source, self.bundle.config).requires_grad_(False)
+        sharding.cast_parameters(reference, self.fsdp_cfg.param_dtype)
+        self._shard(reference)
+        return reference.eval()
+
+    def _make_ema(self) -> EmaShadow | None:
+        if self.ema_cfg is None:
+            return None
+        if isinstance(self.ema_cfg, EmaLoraConfig):
+            tensors = self.policy.named_parameters()
+            shadow = {trained_name(name): value for name, value in tensors if is_averaged(name)}
+            return EmaShadow(self.ema_cfg, {name: self.trainable[name] for name in shadow}, shadow)
+        if self.mirror is None:
+            return EmaShadow(self.ema_cfg, self.trainable)
+        self._shard(self.mirror.requires_grad_(False))
+        self.mirror.eval()
+        tensors = dict(self.mirror.named_parameters())
+        return EmaShadow(self.ema_cfg, self.trainable, {name: tensors[name] for name in self.trainable})
 
     def _seed_rank(self, seed: int) -> None:
         random.seed(seed + self.rank_info.rank)
         np.random.seed(seed + self.rank_info.rank)
         torch.manual_seed(seed + self.rank_info.rank)
+
+    @property
+    def _models(self) -> list[Any]:
+        return [model for model in (self.policy, self.reference, self.mirror) if model is not None]
+
+    def enable_packing(self) -> None:
+        """Let every model take rows end to end. Raises: ModelError when the architecture cannot."""
+        for model in self._models:
+            model.enable_packing()
+
+    @property
+    def rolls_out_average(self) -> bool:
+        """Whether sampling uses the moving average, which is then what updates are measured against."""
+        return self.ema_cfg is not None and self.ema_cfg.rollout
+
+    @contextmanager
+    def rollout_policy(self) -> Iterator[Any]:
+        """`gathered`, with the weights that sampling uses: the policy's, or those of its moving average."""
+        if not self.rolls_out_average:
+            with self.gathered() as policy:
+                yield policy
+        elif self.mirror is not None:
+            with self._gathered(self.mirror) as policy:
+                yield policy
+        else:
+            with self.gathered() as policy, adapter_in_use(policy, AVERAGED):
+                yield policy
 
     @contextmanager
     def gathered(self) -> Iterator[Any]:
@@ -84,69 +154,144 @@ class FSDPBackend:
 
         Ranks may therefore decode different numbers of tokens.
         """
-        units = _units(self.policy)
+        with self._gathered(self.policy) as policy:
+            yield policy
+
+    @contextmanager
+    def _gathered(self, policy: Any) -> Iterator[Any]:
+        units, resharded = sharding.units(policy), sharding.reshards_after_forward(self.fsdp_cfg)
         for unit in units:
             unit.set_reshard_after_forward(False, recurse=False)
             unit.unshard()
-        self.policy.eval()
+        was_training = policy.training
+        policy.eval()
         try:
-            with torch.no_grad():
-                yield self.policy
+            with ExitStack() as stack:
+                stack.enter_context(torch.no_grad())
+                if self.fsdp_cfg.torch_compile:
+                    stack.enter_context(torch.compiler.set_stance("force_eager"))
+                yield policy
         finally:
-            self.policy.train()
+            policy.train(was_training)
             for unit in units:
-                unit.set_reshard_after_forward(self._reshard_after_forward, recurse=False)
+                unit.set_reshard_after_forward(resharded, recurse=False)
                 unit.reshard()
 
     @contextmanager
     def reference_policy(self) -> Iterator[nn.Module]:
-        """The policy before training: adapters disabled, or a frozen copy."""
+        """The policy before training, for forward passes: a frozen copy, or the adapters disabled."""
         model: Any = self.policy.model
-        context = nullcontext() if self.reference is not None else model.disable_adapter()
-        with context, torch.no_grad():
-            yield self.reference if self.reference is not None else self.policy
+        with ExitStack() as stack:
+            stack.enter_context(torch.no_grad())
+            if self.reference is None:
+                stack.enter_context(model.disable_adapter())
+            yield self.policy if self.reference is None else self.reference
+
+    @contextmanager
+    def anchor_policy(self) -> Iterator[nn.Module]:
+        """The policy that rolled out, for forward passes: the one being trained, or its moving average."""
+        with ExitStack() as stack:
+            stack.enter_context(torch.no_grad())
+            if self.rolls_out_average and self.mirror is None:
+                stack.enter_context(adapter_in_use(self.policy, AVERAGED))
+            yield self.mirror if self.rolls_out_average and self.mirror is not None else self.policy
+
+    def backward(self, loss: Tensor, *, last: bool) -> None:
+        """Add the gradient of this rank's share of a step's loss. Args: last: no other share follows in this step."""
+        if self.fsdp_cfg.defer_grad_sync:
+            for unit in sharding.units(self.policy):
+                unit.set_requires_gradient_sync(last, recurse=False)
+        # FSDP averages gradients over ranks; the loss is already a share of the global one.
+        (loss * self.dp_size).backward()
 
     def optimizer_step(self, max_grad_norm: float) -> dict[str, float]:
-        """Clip, step, schedule. A non-finite gradient skips the step on every rank and is counted."""
-        trainable = [parameter for parameter in self.policy.parameters() if parameter.requires_grad]
-        norm: Any = nn.utils.clip_grad_norm_(trainable, max_grad_norm)
-        grad_norm = float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
+        """Clip, step, average, schedule. A non-finite gradient skips the step on every rank and is counted.
+
+        Returns: `grad_norm` before clipping, the `lr` of this step, and `skipped` (0 or 1).
+        """
+        for parameter in self._unsharded:
+            if parameter.grad is not None:
+                dist.all_reduce(parameter.grad.div_(self.dp_size), group=self._dp_group)
+        grad_norm = clip_gradients(self.trainable.values(), max_grad_norm, self.device)
         lr = self.optimizer.param_groups[0]["lr"]
         finite = bool(np.isfinite(grad_norm))
         if finite:
             self.optimizer.step()
             self.scheduler.step()
-        else:
-            self.num_skipped_steps += 1
+            if self.ema is not None:
+                self.ema.update()
+        self.zero_grad()
+        self.num_skipped_steps += not finite
+        return {"grad_norm": grad_norm, "lr": lr, "skipped": float(not finite)}
+
+    def zero_grad(self) -> None:
+        """Forget the gradients added so far."""
         self.optimizer.zero_grad(set_to_none=True)
-        return {"grad_norm": grad_norm, "lr": lr, "skipped_steps": float(not finite)}
+
+    @property
+    def _dp_group(self) -> Any:
+        return self.mesh["dp"].get_group()
 
     def all_reduce_sum(self, values: list[float]) -> list[float]:
-        """Sums over ranks, in float64."""
+        """Sums over the data-parallel ranks, in float64."""
+        return self._all_reduce(values, dist.ReduceOp.SUM)
+
+    def all_reduce_max(self, values: list[float]) -> list[float]:
+        """Maxima over the data-parallel ranks."""
+        return self._all_reduce(values, dist.ReduceOp.MAX)
+
+    def _all_reduce(self, values: list[float], op: Any) -> list[float]:
         total = torch.tensor(values, dtype=torch.float64, device=self.device)
-        dist.all_reduce(total)
+        dist.all_reduce(total, op=op, group=self._dp_group)
         return total.tolist()
 
-    @dispatch(Dispatch.ALL)
+    def apply_eval_ema(self) -> None:
+        """Put the moving average in place of the weights. Raises: RLTrainError when there is none, or it is in place."""
+        self._reshard()
+        self._require_ema().apply()
+
+    def restore_from_eval(self) -> None:
+        """Put the weights back, bit for bit. Raises: RLTrainError when they were not replaced."""
+        self._reshard()
+        self._require_ema().restore()
+
+    def _require_ema(self) -> EmaShadow:
+        if self.ema is None:
+            raise RLTrainError("there is no moving average: give the backend an EmaLoraConfig or an EmaFullConfig")
+        return self.ema
+
+    def _reshard(self) -> None:
+        # Gathered copies may outlive a forward pass; after a write to the shards they would be stale.
+        for model in self._models:
+            for unit in sharding.units(model):
+                unit.reshard()
+
     def save(self, folder: str) -> None:
-        """Write model, optimiser, scheduler and this rank's random state into `folder`. Raises: StorageError."""
+        """Write model, optimiser, scheduler, average and this rank's random state into `folder`.
+
+        Raises: StorageError when the disk refuses, RLTrainError while the average stands in for the weights.
+        """
+        if self.ema is not None:
+            self.ema.check_not_applied("save")
         checkpoint.save(self, Path(folder))
 
-    @dispatch(Dispatch.ALL)
     def load(self, folder: str) -> None:
         """Restore what `save` wrote, on this or another number of ranks. Raises: StorageError."""
+        self._reshard()
         checkpoint.load(self, Path(folder))
 
-    @dispatch(Dispatch.ALL)
     def export(self, folder: str) -> None:
-        """Write the trained policy as a Hugging Face folder; rank 0 writes."""
+        """Write the trained policy as a Hugging Face folder, by `LoraConfig.export`; rank 0 writes.
+
+        What is evaluated is exported: with `evaluate: true` in the EMA's config, the average.
+        """
         from rl_core.models.export import export_policy
 
-        state = self.full_state()
+        averaged = self.ema is not None and self.ema.config.evaluate
+        state = self._full_average() if averaged else self.full_state()
         if self.rank_info.rank == 0:
             export_policy(self.bundle, state, self.lora_cfg, Path(folder))
 
-    @dispatch(Dispatch.ALL)
     def full_state(self) -> dict[str, Tensor]:
         """Trainable parameters, unsharded on the CPU of rank 0 (empty elsewhere)."""
         from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
@@ -155,24 +300,33 @@ class FSDPBackend:
         # torch types the values of a state dict as anything; those of a model's are tensors.
         return cast("dict[str, Tensor]", get_model_state_dict(self.policy, options=options))
 
-    @dispatch(Dispatch.ALL)
+    def _full_average(self) -> dict[str, Tensor]:
+        """The moving average, unsharded on the CPU of rank 0, under the names of what it follows."""
+        full = {}
+        for name, shadow in self._require_ema().shadow.items():
+            value: Any = shadow.detach()
+            value = value.full_tensor() if hasattr(value, "full_tensor") else value
+            if self.rank_info.rank == 0:
+                full[name] = value.cpu()
+        return full
+
     def offload(self) -> None:
         """Move parameters and optimiser state to the CPU, leaving the device to others."""
         self._move("cpu")
 
-    @dispatch(Dispatch.ALL)
     def onload(self) -> None:
         """Bring parameters and optimiser state back to the device."""
-        self._move(self.device)
+        self._move("cpu" if self.fsdp_cfg.cpu_offload else self.device)
 
     def _move(self, device: str | torch.device) -> None:
-        self.policy.to(device)
+        self._reshard()
+        for model in self._models:
+            model.to(device)
+        if self.ema is not None and isinstance(self.ema_cfg, EmaFullConfig) and self.mirror is None:
+            self.ema.shadow = {name: shadow.to(device) for name, shadow in self.ema.shadow.items()}
         for state in self.optimizer.state.values():
             for key, value in state.items():
                 if isinstance(value, Tensor) and value.dim() > 0:
                     state[key] = value.to(device)
-
-
-def _units(policy: nn.Module) -> list[Any]:
-    """The FSDP-wrapped modules, the root first."""
-    return [module for module in policy.modules() if isinstance(module, FSDPModule)]
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ from rl_core.algorithms.base import StageAlgorithm
 from rl_core.algorithms.metrics import Metric, MetricKind, merge_all
 from rl_core.algorithms.terms import Denominators
 from rl_core.data_proto import DataProto
-from rl_core.dispatch import Dispatch, dispatch
+from rl_core.dispatch import Collect, Dispatch, distributed
 from rl_core.errors import RecipeError
 from rl_core.train.fsdp import FSDPBackend
 
@@ -22,6 +23,11 @@ class TrainStepResult:
 
     metrics: dict[str, Metric]
     step_metrics: dict[str, float]
+
+    @classmethod
+    def merge(cls, parts: Sequence[TrainStepResult]) -> TrainStepResult:
+        """The result over all replicas."""
+        return cls(merge_all(part.metrics for part in parts), parts[0].step_metrics)
 
 
 class TrainStack:
@@ -49,7 +55,7 @@ class TrainStack:
         self.num_updates_per_batch, self.max_grad_norm = num_updates_per_batch, max_grad_norm
         self.temperature = temperature
 
-    @dispatch(Dispatch.SHARD)
+    @distributed(Dispatch.DP_SCATTER, Collect.REDUCE)
     def train(self, shard: DataProto) -> TrainStepResult:
         """Train on one rollout's shard, in place."""
         shard = shard.to(self.backend.device)

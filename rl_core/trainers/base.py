@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from rl_core.algorithms.metrics import merge_all, to_floats
+from rl_core.algorithms.metrics import to_floats
 from rl_core.data.prompt_source import PromptSource
 from rl_core.data_proto import DataProto
 from rl_core.distributed import DevicePool, Remote, WorkerGroup
@@ -89,11 +89,9 @@ class Trainer(ABC):
         return metrics, rollout
 
     def evaluate(self, items: list[dict[str, Any]], max_new_tokens: int) -> DataProto:
-        """Play held-out rows greedily, in order; rows added to fill up the ranks are cut off again."""
-        short = -len(items) % self.pool.num_devices
-        padded = items + [items[-1]] * short
+        """Play held-out rows greedily, in order."""
         with self._phase("evaluate"):
-            return self.play_held_out(prompt_batch(padded), max_new_tokens)[: len(items)]
+            return self.play_held_out(prompt_batch(items), max_new_tokens)
 
     def save(self, folder: str) -> None:
         """Write every model's checkpoint under `folder`."""
@@ -129,13 +127,13 @@ class Trainer(ABC):
         with self._phase("advantage"):
             advantage_metrics = add_advantages(track.algorithm, rollout, self.recipe.rollout.samples_per_prompt)
         with self._phase("train"):
-            results = track.stack.train(rollout)
+            result = track.stack.train(rollout)
         num_tokens = float(rollout.tensor("num_tokens").sum())
         return (
             rollout_metrics(rollout)
             | advantage_metrics
-            | to_floats(merge_all([result.metrics for result in results]))
-            | results[0].step_metrics
+            | to_floats(result.metrics)
+            | result.step_metrics
             | {
                 "rollout_tokens_per_second": num_tokens / self._seconds["rollout"],
                 "train_tokens_per_second": num_tokens / self._seconds["train"],

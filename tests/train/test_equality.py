@@ -61,7 +61,7 @@ def train_with_fsdp(
         stack = remote(TrainStack, backend, remote(algorithm_cls, config), micro_batch_size=micro_batch_size)
     norms = []
     for step in range(num_steps):
-        norms.append(stack.train(batch(step))[0].step_metrics["grad_norm"])
+        norms.append(stack.train(batch(step)).step_metrics["grad_norm"])
     state = backend.full_state()[0]
     group.close()
     return state, norms

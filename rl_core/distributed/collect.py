@@ -1,0 +1,95 @@
+"""One answer out of those of several ranks, never silently that of rank 0."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rl_core.algorithms.metrics import Metric, merge, merge_all
+from rl_core.data_proto import DataProto, DataProtoError
+from rl_core.dispatch import NUM_PADDING_ROWS, CallSpec, Collect
+
+METRICS = "metrics"
+"""Key of `meta_info` under which a DataProto carries Metrics by name; joined answers have them reduced."""
+
+
+def collect(spec: CallSpec, answers: Sequence[Any], num_rows: int | None) -> Any:
+    """What the caller gets. Args: answers: in shard order. num_rows: rows that were cut, before any copies.
+
+    Raises: DataProtoError when answers cannot be joined; TypeError when they are not what `spec` says.
+    """
+    if spec.collect is Collect.RANK_ZERO:
+        if is_metrics(answers[0]):
+            raise TypeError("a metric of rank 0 alone is not the metric of the call; use collect=Collect.REDUCE")
+        return answers[0]
+    if spec.collect is Collect.REDUCE:
+        return reduce_metrics(answers)
+    return join(answers, num_rows) if spec.collect is Collect.JOIN else list(answers)
+
+
+def is_metrics(answer: Any) -> bool:
+    """Whether an answer is a metric or a non-empty mapping of metrics."""
+    values = list(answer.values()) if isinstance(answer, Mapping) else [answer]
+    return bool(values) and all(isinstance(value, Metric) for value in values)
+
+
+def reduce_metrics(answers: Sequence[Any]) -> Any:
+    """Metrics, mappings of metrics, or objects of a class with a `merge` classmethod, as one. Raises: TypeError."""
+    first = answers[0]
+    if isinstance(first, Metric):
+        return merge(answers)
+    if isinstance(first, Mapping) and all(is_metrics(answer) for answer in answers if answer):
+        return merge_all(answers)
+    merge_parts = getattr(type(first), "merge", None)
+    if merge_parts is not None:
+        return merge_parts(answers)
+    raise TypeError(
+        f"collect=REDUCE cannot reduce {type(first).__name__}: answer with a Metric, a mapping of Metrics, or a class "
+        "that has `merge(parts)`"
+    )
+
+
+def join(answers: Sequence[DataProto], num_rows: int | None) -> DataProto:
+    """The rows of all shards in order, those of copies cut off. Raises: DataProtoError when the rows do not fit."""
+    if not all(isinstance(answer, DataProto) for answer in answers):
+        raise TypeError(f"collect=JOIN needs DataProtos, got {sorted({type(answer).__name__ for answer in answers})}")
+    meta_info = join_meta([answer.meta_info for answer in answers])
+    bare = [DataProto(answer.batch, answer.non_tensor_batch, {}) for answer in answers]
+    joined = DataProto.concat(bare)
+    real = real_rows([len(answer) for answer in answers], num_rows)
+    kept = joined if real == len(joined) else joined[:real]
+    return DataProto(kept.batch, kept.non_tensor_batch, meta_info)
+
+
+def real_rows(lengths: Sequence[int], num_rows: int | None) -> int:
+    """Rows of the joined answer that do not stem from copies, where each shard was answered with `lengths` rows.
+
+    Raises: DataProtoError when copies cannot be told from rows, as shards were not answered with a multiple of rows.
+    """
+    total = sum(lengths)
+    if num_rows is None or num_rows % len(lengths) == 0:
+        return total
+    shard_size = -(-num_rows // len(lengths))
+    if len(set(lengths)) > 1 or lengths[0] % shard_size:
+        raise DataProtoError(
+            f"{num_rows} rows were filled up to {len(lengths)} shards of {shard_size}, and answered with "
+            f"{list(lengths)} rows: which stem from copies is unknown; answer with a multiple of the shard's rows"
+        )
+    return num_rows * (lengths[0] // shard_size)
+
+
+def join_meta(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The metadata of all answers: `metrics` reduced, all else equal. Raises: DataProtoError where it differs."""
+    joined: dict[str, Any] = {}
+    for rank, part in enumerate(parts):
+        for key, value in part.items():
+            if key in (METRICS, NUM_PADDING_ROWS):
+                continue
+            if key in joined and not bool(joined[key] == value):
+                raise DataProtoError(
+                    f"meta_info[{key!r}] differs between ranks: {joined[key]!r}, and {value!r} of shard {rank}; "
+                    f"put what belongs to a rank under {METRICS!r}, as Metrics"
+                )
+            joined[key] = value
+    metrics = [part[METRICS] for part in parts if METRICS in part]
+    return joined | ({METRICS: merge_all(metrics)} if metrics else {})
