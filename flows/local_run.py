@@ -5,6 +5,7 @@ import signal
 from collections.abc import Sequence
 from types import FrameType
 
+from rl_core.orphans import no_orphans
 from rl_core.recipes import load_recipe
 
 
@@ -18,8 +19,9 @@ def run_locally(recipe: str, overrides: Sequence[str], profile: str | None, *, f
         os.environ.setdefault("TQDM_DISABLE", "1")
     from flows.display import Display
 
-    signal.signal(signal.SIGTERM, _interrupt)
-    with Display(settings) as display:
+    for ending in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(ending, _interrupt)
+    with no_orphans(), Display(settings) as display:
         display.note("starting the Prefect API")
         from flows.rl_train import rl_train
 
@@ -28,5 +30,5 @@ def run_locally(recipe: str, overrides: Sequence[str], profile: str | None, *, f
 
 
 def _interrupt(signum: int, frame: FrameType | None) -> None:
-    """End in an orderly way on SIGTERM too, as on Ctrl-C: workers, cluster and API server end with the run."""
+    """End in an orderly way: workers, cluster and API server end with the run."""
     raise KeyboardInterrupt

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from prefect import flow
 
 from rl_core.home import Home
+from rl_core.orphans import no_orphans
 from rl_core.recipes import load_recipe
 from schemas.receipts import ModelReceipt
 from tasks.evaluate import evaluate
@@ -27,12 +28,12 @@ def rl_train(
     Args: recipe: a shipped recipe's name or a YAML path. overrides: dotted assignments. profile: placement.
     fresh: forget what an earlier run of the same recipe and data had reached.
     """
-    from rl_core.trainers.session import close_run, close_sessions
+    from rl_core.trainers.session import close_run, closing_sessions
 
     Home.default().activate()
     settings = load_recipe(recipe, overrides, profile)
     values, training = settings.model_dump(mode="json"), settings.training
-    try:
+    with no_orphans(), closing_sessions():
         report = validate_data(values)
         cache = prepare_cache(values, report)
         plan = open_run(values, report, cache, fresh)
@@ -44,8 +45,6 @@ def rl_train(
                     evaluate(plan, f"iteration-{iteration}", iteration, baseline)
             final = evaluate(plan, "final", training.num_iterations, baseline)
             return register_model(plan, baseline, final)
-    finally:
-        close_sessions()
 
 
 if __name__ == "__main__":

@@ -39,11 +39,7 @@ class DevicePool:
 
 @contextmanager
 def ray_cluster(address: str | None, num_devices: int, device_kind: str) -> Iterator[None]:
-    """A Ray connection for the block: the running one, that at `address`, or a private one that ends with the block.
-
-    When this process is killed with SIGKILL, the kernel ends the private cluster's workers, raylet and GCS with it; the
-    raylet's two agents (DashboardAgent, RuntimeEnvAgent) end only when they notice by themselves, which takes longer.
-    """
+    """A Ray connection for the block: the running one, that at `address`, or a private one that ends with the block."""
     import ray
 
     if ray.is_initialized():

@@ -174,10 +174,14 @@ def session_for(plan: RunPlan) -> TrainingSession:
     return _sessions[plan.run_dir]
 
 
-def close_sessions() -> None:
-    """End every session of this process, whatever state it is in."""
-    while _sessions:
-        _sessions.popitem()[1].close()
+@contextmanager
+def closing_sessions() -> Iterator[None]:
+    """End every session of this process with the block, whatever state it is in."""
+    try:
+        yield
+    finally:
+        while _sessions:
+            _sessions.popitem()[1].close()
 
 
 @contextmanager

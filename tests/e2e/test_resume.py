@@ -1,5 +1,6 @@
 """Killed processes: the run that went on ends bit-identical to one that was never disturbed, and leaves no process."""
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +11,6 @@ from safetensors.torch import load_file
 from tests.e2e.conftest import Run, alive, cmdline
 
 pytestmark = pytest.mark.slow
-NOT_TIED = ("uvicorn", "ray::DashboardAgent", "ray::RuntimeEnvAgent", "dashboard/agent.py", "runtime_env/agent")
 
 
 def trained_weights(home: Path) -> dict[str, torch.Tensor]:
@@ -41,12 +41,9 @@ def test_killed_runs_end_bit_identical_to_an_undisturbed_one(
 
     flow_killed = start(tiny_recipe, tmp_path / "flow-killed")
     flow_killed.wait_for("train-iteration 1: complete")
+    assert any("uvicorn" in " ".join(cmdline(below)) for below in flow_killed.descendants())
     below = flow_killed.kill()
-    # Prefect's embedded API server and the raylet's agents are not tied to the flow process; the test ends them itself.
-    loose = [process for process in below if any(name in " ".join(cmdline(process)) for name in NOT_TIED)]
-    for process in loose:
-        process.kill()
-    assert not alive([process for process in below if process not in loose])
+    assert not alive(below)
     assert not list((tmp_path / "flow-killed" / "runs").glob("*/model")), "killed too late to show anything"
     continued = start(tiny_recipe, tmp_path / "flow-killed")
     assert continued.finish() == 0, continued.output
@@ -68,3 +65,17 @@ def test_a_model_that_does_not_exist_ends_with_one_message(
     assert "error: model.path ./no-such-model: no such folder" in run.output
     assert "Traceback" not in run.output
     assert not list((tmp_path / "home").glob("runs/*"))
+
+
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_says_how_to_go_on_and_leaves_no_process(
+    start: Callable[..., Run], tiny_recipe: Path, tmp_path: Path, ending: signal.Signals
+) -> None:
+    run = start(tiny_recipe, tmp_path / "home")
+    run.wait_for("train-iteration 1: complete")
+    below = run.descendants()
+    run.process.send_signal(ending)
+    assert run.finish() == 130, run.output
+    assert "the same command continues" in run.output
+    assert "Traceback" not in run.output
+    assert not alive(below)
