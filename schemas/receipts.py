@@ -1,5 +1,6 @@
 """What a task returns: small frozen records of hashes, paths, counts and metrics. Tensors never travel here."""
 
+from enum import StrEnum
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -55,6 +56,53 @@ class ValidationReport(Receipt):
     @property
     def num_rejected(self) -> int:
         return self.num_rows - self.num_accepted
+
+
+class PrepStatus(StrEnum):
+    """How far a preparation came."""
+
+    STARTED = "started"
+    """It is at work, or was killed: no other word followed."""
+    COMPLETED = "completed"
+    """Its result is published."""
+    FAILED = "failed"
+    """It raised; nothing of it was published."""
+
+
+class PrepReceipt(Receipt):
+    """One preparation: what went in, what came out, how long it took, or why it failed."""
+
+    name: str
+    """Stage (`mpo`, `text`, `vision`, `diffusion`) or recipe."""
+    status: PrepStatus
+    run_hash: str
+    """Digest over code version, parameters, input contents and revision; never the output path."""
+    output: str
+    """The published folder."""
+    hit: bool = False
+    explanation: str
+    """Why it was a hit, or which input changed."""
+    row_stats: dict[str, int] = Field(default_factory=dict)
+    """Rows in total, kept, and one count per reason of refusal."""
+    sources: list[SourceFile]
+    source_uri: str | None = None
+    revision: str | None = None
+    """Commit that `source_uri` stood for when it was fetched."""
+    hash_parts: dict[str, str]
+    num_files: int = 0
+    files_digest: str = ""
+    """sha256 over the paths and digests of all published files; the sentinel lists them singly."""
+    artifact: str | None = None
+    """Name under which the result is registered, such as `omni3/rl/vision/data`."""
+    artifact_path: str | None = None
+    """What the name stands for: a file of the output, or the output itself."""
+    process: str = ""
+    """pid@host of the builder."""
+    started_at: str
+    finished_at: str | None = None
+    elapsed_sec: float = 0.0
+    error: str | None = None
+    traceback: str | None = None
 
 
 class CacheReceipt(Receipt):

@@ -1,5 +1,6 @@
 """Files that are either whole or absent: write beside the target, sync, rename."""
 
+import ctypes
 import errno
 import json
 import os
@@ -11,15 +12,21 @@ from typing import IO, Any
 
 from rl_core.errors import StorageError
 
+SYNC_ONE_BY_ONE = 64
+"""Up to this many files are flushed singly, so that a small result does not wait for the rest of the disk."""
+
 
 def storage_error(path: Path | str, error: OSError) -> StorageError:
     """An OSError as a message that says which path, and what to do."""
     advice = {
         errno.ENOSPC: "the disk is full: free some space, or write to another disk",
         errno.EDQUOT: "the disk quota is used up: free some space, or write to another disk",
+        errno.EFBIG: "a file grew past the size limit of this process or disk: raise it (ulimit -f)",
         errno.EACCES: "permission denied: write to a folder you own, or change its permissions",
         errno.EPERM: "not permitted: write to a folder you own, or change its permissions",
         errno.EROFS: "the disk is read-only: write to another disk",
+        errno.ENOLCK: "this disk does not support file locks: write to another disk",
+        errno.EOPNOTSUPP: "this disk does not support file locks: write to another disk",
         errno.ENOTDIR: "a part of the path is a file: move it away, or write to another folder",
     }
     return StorageError(f"cannot write {path}: {advice.get(error.errno or 0, str(error))}")
@@ -30,6 +37,23 @@ def sync_path(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_tree(folder: Path) -> None:
+    """Flush everything below a folder to disk."""
+    paths = [folder, *folder.rglob("*")]
+    if len(paths) <= SYNC_ONE_BY_ONE:
+        for path in paths:
+            sync_path(path)
+        return
+    # One call for the whole file system: thousands of single ones would take minutes.
+    libc = ctypes.CDLL(None, use_errno=True)
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        if libc.syncfs(descriptor) != 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(folder))
     finally:
         os.close(descriptor)
 

@@ -1,22 +1,20 @@
 """Preparation of text prompts: validated, fitted to the length limit, numbered, and published under their run hash.
 
 The run hash covers everything that decides which rows come out: schema and code version, parameters and the content
-of the inputs; never where they lie or where the result goes. The receipt keeps these parts, so a miss is explained.
+of the inputs; never where they lie or where the result goes. Everything else is `rl_core.data.driver`.
 """
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import ValidationError
-
-from rl_core.data.atomic import atomic_write_text
-from rl_core.data.fingerprint import explain_change, file_parts, fingerprint, run_hash
+from rl_core.data.driver import Job, plan_job, run_job
+from rl_core.data.fingerprint import file_parts, fingerprint, run_hash
 from rl_core.data.prepared import PreparedWriter, load_prepared
 from rl_core.data.prompt_items import ItemMaker, prompt_lengths, to_json
-from rl_core.data.publish import publish, read_sentinel
+from rl_core.data.publish import Built
 from rl_core.data.validate import describe_env_classes
 from rl_core.errors import DataError
 from schemas.prompt_rows import SCHEMA_VERSION, AllowedEnvClasses
@@ -24,10 +22,10 @@ from schemas.receipts import CacheReceipt, SourceFile
 
 __all__ = ["CODE_VERSION", "CachePlan", "load_prepared", "plan_cache", "prepare_cache"]
 
-CODE_VERSION = "1"
+CODE_VERSION = "2"
 """Raised whenever the same inputs would be prepared into other rows."""
 
-RECEIPT = "receipt.json"
+_DROPPED = "dropped: "
 _SPLITS = ("train", "eval")
 
 
@@ -67,8 +65,6 @@ class CachePlan:
     hit: bool
     explanation: str
     folder: Path
-    parts: dict[str, str]
-    sources: list[SourceFile] = field(default_factory=list)
 
 
 def plan_cache(
@@ -101,7 +97,9 @@ def plan_cache(
         prompt_key,
         template_kwargs or {},
     )
-    return _plan(_fingerprints(train_paths, eval_paths, memo_dir), params, name, Path(cache_root).expanduser())
+    job = _job(_fingerprints(train_paths, eval_paths, memo_dir), params, name, Path(cache_root).expanduser())
+    plan = plan_job(job)
+    return CachePlan(job.run_hash, plan.hit, plan.explanation, job.target)
 
 
 def prepare_cache(
@@ -138,29 +136,21 @@ def prepare_cache(
         prompt_key,
         template_kwargs or {},
     )
-    root = Path(cache_root).expanduser()
-    plan = _plan(_fingerprints(train_paths, eval_paths, memo_dir), params, name, root)
+    job = _job(_fingerprints(train_paths, eval_paths, memo_dir), params, name, Path(cache_root).expanduser())
     paths: dict[str, Sequence[Path | str]] = {"train": train_paths, "eval": eval_paths}
-
-    def build(work: Path) -> dict[str, int]:
-        return _build(work, paths, tokenizer, params, plan)
-
-    sentinel, hit = publish(plan.folder, plan.run_hash, build)
-    text = (plan.folder / RECEIPT).read_text(encoding="utf-8")
-    if not hit:
-        atomic_write_text(root / f"latest-{name}.json", text)
-        return CacheReceipt.model_validate_json(text)
-    receipt = CacheReceipt.model_validate_json(text).model_copy(
-        # The inputs may lie elsewhere now; their content is what was prepared.
-        update={
-            "hit": True,
-            "explanation": _hit_explanation(sentinel.created_at),
-            "path": str(plan.folder),
-            "sources": plan.sources,
-        }
+    sentinel, receipt = run_job(job, lambda work: _build(work, paths, tokenizer, params))
+    dropped = {key.removeprefix(_DROPPED): n for key, n in sentinel.counts.items() if key.startswith(_DROPPED)}
+    return CacheReceipt(
+        run_hash=job.run_hash,
+        path=str(job.target),
+        hit=receipt.hit,
+        explanation=receipt.explanation,
+        num_train_rows=sentinel.counts["train"],
+        num_eval_rows=sentinel.counts["eval"],
+        dropped=dropped,
+        sources=list(job.sources),
+        hash_parts=dict(job.parts),
     )
-    atomic_write_text(root / f"latest-{name}.json", receipt.model_dump_json(indent=2))
-    return receipt
 
 
 def _fingerprints(
@@ -172,35 +162,13 @@ def _fingerprints(
     return {split: [fingerprint(path, memo_dir) for path in paths[split]] for split in _SPLITS}
 
 
-def _plan(files: dict[str, list[SourceFile]], params: _Params, name: str, root: Path) -> CachePlan:
+def _job(files: dict[str, list[SourceFile]], params: _Params, name: str, root: Path) -> Job:
     parts = params.hash_parts() | file_parts(files)
-    digest = run_hash(parts)
-    folder = root / f"{name}-{digest[:12]}"
-    sentinel = read_sentinel(folder)
-    hit = sentinel is not None and sentinel.run_hash == digest
-    explanation = (
-        _hit_explanation(sentinel.created_at) if sentinel and hit else _explain_miss(root, name, folder, parts)
-    )
-    return CachePlan(digest, hit, explanation, folder, parts, [source for split in _SPLITS for source in files[split]])
+    folder = root / f"{name}-{run_hash(parts)[:12]}"
+    return Job(name, folder, parts, [source for split in _SPLITS for source in files[split]], hashed_folder=True)
 
 
-def _hit_explanation(created_at: str) -> str:
-    return f"cached: nothing changed since {created_at}"
-
-
-def _explain_miss(root: Path, name: str, folder: Path, parts: dict[str, str]) -> str:
-    try:
-        latest = CacheReceipt.model_validate_json((root / f"latest-{name}.json").read_text(encoding="utf-8"))
-    except (OSError, ValidationError):
-        return f"first preparation of {name}"
-    if latest.hash_parts == parts:
-        return f"the prepared files in {folder} are missing or damaged"
-    return explain_change(latest.hash_parts, parts)
-
-
-def _build(
-    work: Path, paths: Mapping[str, Sequence[Path | str]], tokenizer: Any, params: _Params, plan: CachePlan
-) -> dict[str, int]:
+def _build(work: Path, paths: Mapping[str, Sequence[Path | str]], tokenizer: Any, params: _Params) -> Built:
     loaded = tokenizer if hasattr(tokenizer, "apply_chat_template") else _load(tokenizer)
     dropped: Counter[str] = Counter({"too_long": 0, "invalid": 0})
     counts = {
@@ -210,19 +178,7 @@ def _build(
         if paths[split] and not counts[split]:
             limit = f"{dropped['too_long']} have more than max_prompt_length {params.max_prompt_length} tokens"
             raise DataError(f"no {split} row is left: {limit}, {dropped['invalid']} are invalid; nothing was published")
-    receipt = CacheReceipt(
-        run_hash=plan.run_hash,
-        path=str(plan.folder),
-        hit=False,
-        explanation=plan.explanation,
-        num_train_rows=counts["train"],
-        num_eval_rows=counts["eval"],
-        dropped=dict(dropped),
-        sources=plan.sources,
-        hash_parts=plan.parts,
-    )
-    atomic_write_text(work / RECEIPT, receipt.model_dump_json(indent=2))
-    return counts
+    return Built(counts | {f"{_DROPPED}{reason}": count for reason, count in dropped.items()})
 
 
 def _load(tokenizer: Callable[[], Any]) -> Any:

@@ -8,7 +8,7 @@ import pytest
 
 from rl_core.data import PromptDataset
 from rl_core.data.prepare import load_prepared, plan_cache, prepare_cache
-from rl_core.data.publish import read_sentinel
+from rl_core.data.publish import RECEIPTS, read_sentinel
 from rl_core.errors import DataError
 from schemas.receipts import CacheReceipt
 
@@ -38,7 +38,7 @@ def no_tokenizer() -> Any:
 
 
 def folders(settings: dict[str, Any]) -> list[str]:
-    return [path.name for path in settings["cache_root"].iterdir() if path.is_dir()]
+    return [path.name for path in settings["cache_root"].iterdir() if path.is_dir() and path.name != RECEIPTS]
 
 
 def test_rows_come_back_as_they_were_written(files, settings, tokenizer, good_row) -> None:

@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 
 from rl_core.data.atomic import atomic_write_json, atomic_writer
-from rl_core.data.publish import publish, read_sentinel
+from rl_core.data.publish import Built, publish, read_sentinel
 from rl_core.errors import DataError, StorageError
 
 
-def build(work: Path) -> dict[str, int]:
+def build(work: Path) -> Built:
     (work / "sub").mkdir()
     (work / "sub" / "a.txt").write_text("one")
-    return {"rows": 1}
+    return Built({"rows": 1})
 
 
-def full_disk(work: Path) -> dict[str, int]:
+def full_disk(work: Path) -> Built:
     (work / "a.txt").write_text("half")
     raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -50,7 +50,7 @@ def test_full_disk_says_so_and_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_failed_rebuild_keeps_what_was_published(tmp_path: Path) -> None:
-    def refuse(_work: Path) -> dict[str, int]:
+    def refuse(_work: Path) -> Built:
         raise DataError("no rows")
 
     publish(tmp_path / "out", "old", build)
@@ -70,7 +70,7 @@ def test_leftovers_of_a_killed_build_are_removed_and_others_kept(tmp_path: Path)
 def test_concurrent_calls_build_once(tmp_path: Path) -> None:
     builds, hits = [], []
 
-    def slow(work: Path) -> dict[str, int]:
+    def slow(work: Path) -> Built:
         builds.append(1)
         time.sleep(0.1)
         return build(work)

@@ -1,0 +1,260 @@
+"""Zip archives from elsewhere are hostile until shown otherwise.
+
+Members that are absolute, climb (`..`), are links or devices, are encrypted, or clash with another when case is folded
+are refused by name; number, total size and compression ratio are bounded. What an archive declares is checked before a
+byte is written, and extraction never writes more than was declared. Members are streamed on all cores.
+"""
+
+import hashlib
+import stat
+import unicodedata
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path, PurePosixPath
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from rl_core.data.workers import Advance, Runner
+from rl_core.errors import DataError
+
+CHUNK_BYTES = 1 << 20
+SMALL_ARCHIVE_BYTES = 8 * 2**20
+"""Below this a single process is done before a second one has started."""
+RATIO_FROM_BYTES = 2**20
+"""Smaller members may compress as well as they like."""
+REPORT_EVERY = 256
+MAX_NAME_BYTES = 255
+
+Place = Callable[[PurePosixPath], str | None]
+"""Where below the target folder a member goes; None leaves it out."""
+
+
+class ArchiveLimits(BaseModel):
+    """Bounds against zip bombs; exceeding one refuses the archive."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    max_members: int = Field(default=10_000_000, ge=1)
+    """Files in one archive."""
+    max_total_bytes: int = Field(default=2**40, ge=1)
+    """Unpacked size of one archive."""
+    max_ratio: float = Field(default=200.0, ge=1)
+    """Unpacked to packed size, of the archive and of each member beyond a megabyte."""
+
+
+class ImageCheck(StrEnum):
+    """How closely an image is looked at while it is unpacked."""
+
+    NONE = "none"
+    """Not at all: the archive's checksum alone."""
+    STRUCTURE = "structure"
+    """Header, size, checksums where the format has them, and the end of the file; nothing is decoded."""
+    DECODE = "decode"
+    """Every pixel is decoded: about five times the time of unpacking."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """A file of an archive and where it goes."""
+
+    name: str
+    target: str
+    num_bytes: int
+
+
+@dataclass(frozen=True)
+class Extraction:
+    """A share of an archive: one worker's job."""
+
+    archive: str
+    folder: str
+    members: list[Member]
+    check: ImageCheck
+
+
+@dataclass(frozen=True)
+class Extracted:
+    """What came out of an archive."""
+
+    digests: dict[str, str]
+    """Path below the folder -> sha256."""
+    bad_images: dict[str, str]
+    """Path below the folder -> why it is no readable image."""
+
+
+@contextmanager
+def open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
+    """An archive to read from. Raises: DataError naming it when it is damaged or uses what is not supported."""
+    if not path.is_file():
+        raise DataError(f"{path}: no such archive")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            yield archive
+    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+        raise DataError(f"{path}: a damaged or truncated zip archive ({error}); fetch it again") from error
+    except NotImplementedError as error:
+        raise DataError(f"{path}: {error}; pack it with deflate") from error
+
+
+def list_members(path: Path, limits: ArchiveLimits, place: Place) -> list[Member]:
+    """The files of an archive and their places, in the archive's order.
+
+    Raises: DataError naming archive, member and reason for anything hostile; nothing was written then.
+    """
+    with open_archive(path) as archive:
+        infos = [info for info in archive.infolist() if not info.is_dir()]
+        if len(infos) > limits.max_members:
+            raise DataError(f"{path}: {len(infos)} members are more than max_members {limits.max_members}")
+        _refuse_bombs(path, infos, limits)
+        members = []
+        for info in infos:
+            parts = _checked_parts(path, info)
+            target = place(parts)
+            if target is not None:
+                members.append(Member(info.filename, target, info.file_size))
+    refuse_clashes(members, str(path))
+    return members
+
+
+def refuse_clashes(members: Sequence[Member], where: str) -> None:
+    """Raises: DataError when two members end up in one place, on a disk that folds case too."""
+    taken: dict[str, Member] = {}
+    folders: dict[str, Member] = {}
+    for member in members:
+        key = _folded(member.target)
+        if key in taken:
+            raise DataError(
+                f"{where}: members {taken[key].name!r} and {member.name!r} clash: one would replace the other"
+            )
+        taken[key] = member
+        for parent in PurePosixPath(key).parents:
+            folders.setdefault(str(parent), member)
+    for key in taken.keys() & folders.keys():
+        raise DataError(f"{where}: members {taken[key].name!r} and {folders[key].name!r} clash: a file and a folder")
+
+
+def extract(
+    path: Path,
+    folder: Path,
+    members: Sequence[Member],
+    *,
+    check: ImageCheck,
+    num_workers: int,
+    run: Runner,
+    advance: Advance,
+) -> Extracted:
+    """Unpack `members` below `folder`, on `num_workers` processes unless the archive is small.
+
+    Args: advance: is told the number of files unpacked. Raises: DataError for a damaged archive; OSError.
+    """
+    for parent in sorted({str(PurePosixPath(member.target).parent) for member in members}):
+        (folder / parent).mkdir(parents=True, exist_ok=True)
+    total = sum(member.num_bytes for member in members)
+    shares = _shares(members, 1 if total < SMALL_ARCHIVE_BYTES else num_workers)
+    jobs = [Extraction(str(path.resolve()), str(folder), share, check) for share in shares]
+    results: list[Extracted] = run("rl_core.data.archives:extract_share", jobs, advance)
+    digests = {target: digest for result in results for target, digest in result.digests.items()}
+    return Extracted(digests, {k: v for result in results for k, v in result.bad_images.items()})
+
+
+def extract_share(job: Extraction, advance: Advance) -> Extracted:
+    """Unpack one share of an archive: one pass over each member for writing, digest and image check."""
+    from rl_core.data.image_check import image_problem
+
+    folder, digests, bad, unreported = Path(job.folder), {}, {}, 0
+    with open_archive(Path(job.archive)) as archive:
+        for member in job.members:
+            content = _copy(archive, member, folder / member.target)
+            digests[member.target] = content.digest
+            if job.check is not ImageCheck.NONE:
+                problem = image_problem(content.head_or_all or folder / member.target, decode=job.check == "decode")
+                if problem is not None:
+                    bad[member.target] = problem
+            unreported += 1
+            if unreported == REPORT_EVERY:
+                advance(unreported)
+                unreported = 0
+    advance(unreported)
+    return Extracted(digests, bad)
+
+
+@dataclass(frozen=True)
+class _Content:
+    digest: str
+    head_or_all: bytes | None
+    """The whole file when it came in one piece; larger ones are read again from disk."""
+
+
+def _copy(archive: zipfile.ZipFile, member: Member, target: Path) -> _Content:
+    with archive.open(member.name) as source, target.open("xb") as file:
+        content = source.read(CHUNK_BYTES)
+        file.write(content)
+        digest = hashlib.sha256(content)
+        whole: bytes | None = content
+        while more := source.read(CHUNK_BYTES):
+            file.write(more)
+            digest.update(more)
+            whole = None
+    return _Content(digest.hexdigest(), whole)
+
+
+def _shares(members: Sequence[Member], num_shares: int) -> list[list[Member]]:
+    """Neighbouring members, about the same number of bytes each; a file costs about as much as 16 KiB beside them."""
+    costs = [member.num_bytes + 16384 for member in members]
+    bound, shares, spent = sum(costs) / max(1, num_shares), [[]], 0
+    for member, cost in zip(members, costs, strict=True):
+        if spent >= bound * len(shares) and len(shares) < num_shares:
+            shares.append([])
+        shares[-1].append(member)
+        spent += cost
+    return [share for share in shares if share]
+
+
+def _refuse_bombs(path: Path, infos: Sequence[zipfile.ZipInfo], limits: ArchiveLimits) -> None:
+    total = sum(info.file_size for info in infos)
+    if total > limits.max_total_bytes:
+        raise DataError(f"{path}: unpacks to {total} bytes, more than max_total_bytes {limits.max_total_bytes}")
+    for info in infos:
+        if info.file_size > RATIO_FROM_BYTES and info.file_size > limits.max_ratio * info.compress_size:
+            ratio = info.file_size / max(1, info.compress_size)
+            raise DataError(
+                f"{path}: member {info.filename!r} unpacks to {ratio:.0f} times its size, more than max_ratio "
+                f"{limits.max_ratio:g}; raise archive.max_ratio if that is meant"
+            )
+    # Overlapping members hide a bomb whose members look harmless one by one.
+    size = path.stat().st_size
+    if total > RATIO_FROM_BYTES and total > limits.max_ratio * size:
+        raise DataError(
+            f"{path}: unpacks to {total / size:.0f} times its size, more than max_ratio {limits.max_ratio:g}"
+        )
+
+
+def _checked_parts(path: Path, info: zipfile.ZipInfo) -> PurePosixPath:
+    """The member's path. Raises: DataError unless it is an ordinary file below the archive's root."""
+    name = info.filename.replace("\\", "/")
+    parts = PurePosixPath(name)
+    kind = stat.S_IFMT(info.external_attr >> 16)
+    reason = None
+    if name.startswith("/") or name[1:2] == ":":
+        reason = "is an absolute path"
+    elif ".." in parts.parts:
+        reason = "climbs out of the archive"
+    elif kind not in (0, stat.S_IFREG, stat.S_IFDIR):
+        reason = "is a link" if kind == stat.S_IFLNK else "is not an ordinary file"
+    elif info.flag_bits & 1:
+        reason = "is encrypted"
+    elif any(ord(char) < 32 for char in name) or not parts.parts:
+        reason = "has no usable name"
+    elif any(len(part.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES for part in parts.parts):
+        reason = f"has a name of more than {MAX_NAME_BYTES} bytes"
+    if reason is not None:
+        raise DataError(f"{path}: member {info.filename!r} {reason}; the archive is refused")
+    return parts
+
+
+def _folded(target: str) -> str:
+    return unicodedata.normalize("NFC", target).casefold()
