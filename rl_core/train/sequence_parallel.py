@@ -1,0 +1,222 @@
+"""Sequence parallelism: ranks share each sequence, every one computes a slice of it (Ulysses, arXiv 2309.14509).
+
+All layers work position by position but attention, which sees every position for a share of the heads: an all-to-all
+before it turns slices of positions into slices of heads, one after it turns them back. It is registered with
+transformers as an attention implementation, so any model that goes through that interface can be trained so. Labels
+are shifted before the cut and the log-probabilities of all slices are gathered, so every sibling computes the loss of
+whole rows.
+
+Shapes: B rows, L positions (padded to a multiple of the ranks), S = L / ranks, H heads, D width of a head.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from rl_core.errors import ModelError
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+PREFIX = "ulysses_"
+_CUTTABLE_LAYERS = {"full_attention", "sliding_attention", "chunked_attention"}
+
+_positions_are_cut: ContextVar[bool] = ContextVar("positions_are_cut", default=False)
+
+
+class SequenceParallel:
+    """The ranks that share sequences, and which slice is this one's."""
+
+    def __init__(self, group: ProcessGroup) -> None:
+        self.group = group
+        self.size, self.rank = dist.get_world_size(group), dist.get_rank(group)
+
+    def prepare(self, model: Any, tp_size: int = 1) -> None:
+        """Let a transformers model attend across slices.
+
+        Raises: ModelError when its attention cannot be exchanged, or its heads do not divide.
+        """
+        check_sequence_parallel(model, self.size, tp_size)
+        model.set_attn_implementation(_register(model.config._attn_implementation))
+
+    def cut(self, values_BL: Tensor) -> Tensor:
+        """This rank's slice [B, S]; columns of zeros fill up the last one."""
+        padded_BL = torch.nn.functional.pad(values_BL, (0, -values_BL.shape[1] % self.size))
+        return padded_BL.chunk(self.size, dim=1)[self.rank]
+
+    def gather(self, values_BS: Tensor) -> Tensor:
+        """All slices in order [B, L], fill-up columns included; the gradient of this rank's slice flows back into it.
+
+        Every sibling must compute the same loss from the result.
+        """
+        return _Gather.apply(values_BS, self)  # type: ignore[return-value]
+
+    def hidden_states(self, model: Any, inputs: dict[str, Any]) -> Tensor:
+        """Last hidden states [B, S, hidden] of this rank's slice.
+
+        Args: inputs: keyword arguments of a forward pass over whole rows, padded or packed end to end.
+        """
+        with _cut_positions():
+            return model(**self._cut_inputs(inputs), use_cache=False, sequence_parallel=self).last_hidden_state
+
+    def _cut_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        short = -inputs["input_ids"].shape[1] % self.size
+        cut = inputs | {name: self.cut(inputs[name]) for name in ("input_ids", "position_ids")}
+        mask = inputs["attention_mask"]
+        if mask is not None and mask.dim() == 2:
+            # Nothing looks at what comes after it; unmasked, rows without other padding need no mask at all.
+            cut["attention_mask"] = torch.nn.functional.pad(mask, (0, short), value=1)
+        if short and "cu_seq_lens_q" in inputs:
+            bounds = inputs["cu_seq_lens_q"]
+            cut["cu_seq_lens_q"] = cut["cu_seq_lens_k"] = torch.cat([bounds, bounds[-1:] + short])
+        return cut
+
+    def heads_for_positions(self, states_BHSD: Tensor) -> Tensor:
+        """[B, H, S, D] of all heads at some positions to [B, H / ranks, L, D] of some heads at all positions."""
+        return _Exchange.apply(states_BHSD, 1, 2, self)  # type: ignore[return-value]
+
+    def positions_for_heads(self, states_BLHD: Tensor) -> Tensor:
+        """[B, L, H / ranks, D] of some heads at all positions back to [B, S, H, D]."""
+        return _Exchange.apply(states_BLHD, 1, 2, self)  # type: ignore[return-value]
+
+
+def check_sequence_parallel(model: Any, sp_size: int, tp_size: int = 1) -> None:
+    """Raises: ModelError when a model's attention cannot be exchanged, or its heads do not divide by `sp_size`."""
+    config, name = model.config.get_text_config(), type(model).__name__
+    remedy = "set placement.sp_size to 1"
+    if not model._supports_attention_backend or model.config._attn_implementation == "eager":
+        raise ModelError(
+            f"placement.sp_size {sp_size}: {name} with model.attention {model.config._attn_implementation!r} does not "
+            f"go through transformers' attention interface; use sdpa with a model that supports it, or {remedy}"
+        )
+    other = sorted(set(getattr(config, "layer_types", None) or ()) - _CUTTABLE_LAYERS)
+    if other or getattr(model, "_is_stateful", False):
+        what = f"layers of type {other}" if other else "layers"
+        raise ModelError(f"placement.sp_size {sp_size}: {name} has {what} that carry a state along; {remedy}")
+    heads = config.num_attention_heads // tp_size
+    if heads % sp_size:
+        fitting = ", ".join(str(size) for size in range(1, heads + 1) if heads % size == 0)
+        raise ModelError(
+            f"placement.sp_size {sp_size} does not divide the {heads} attention heads that {name} has on a rank "
+            f"(tp_size {tp_size}); sizes that fit: {fitting}"
+        )
+
+
+def _register(base: str) -> str:
+    """The name of the implementation that attends across slices by `base`; without slices it is `base`."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    name = base if base.startswith(PREFIX) else PREFIX + base
+    if name not in ALL_ATTENTION_FUNCTIONS:
+        AttentionInterface.register(name, _attention_by(ALL_ATTENTION_FUNCTIONS[base]))
+        AttentionMaskInterface.register(name, _mask_by(ALL_MASK_ATTENTION_FUNCTIONS[base]))
+    return name
+
+
+def _attention_by(base: Callable[..., Any]) -> Callable[..., Any]:
+    def attention(
+        module: Any,
+        query_BHSD: Tensor,
+        key_BHSD: Tensor,
+        value_BHSD: Tensor,
+        attention_mask: Tensor | None,
+        sequence_parallel: SequenceParallel | None = None,
+        **kwargs: Any,
+    ) -> tuple[Tensor, Any]:
+        if sequence_parallel is None:
+            return base(module, query_BHSD, key_BHSD, value_BHSD, attention_mask, **kwargs)
+        _refuse_per_head_extras(module, kwargs)
+        # They are those of one slice; the mask says all there is to say about order.
+        kwargs.pop("position_ids", None)
+        groups = query_BHSD.shape[1] // key_BHSD.shape[1]
+        copies = math.lcm(key_BHSD.shape[1], sequence_parallel.size) // key_BHSD.shape[1]
+        output_BLHD, weights = base(
+            _Attending(module, groups // copies),
+            sequence_parallel.heads_for_positions(query_BHSD),
+            sequence_parallel.heads_for_positions(key_BHSD.repeat_interleave(copies, dim=1)),
+            sequence_parallel.heads_for_positions(value_BHSD.repeat_interleave(copies, dim=1)),
+            attention_mask,
+            **kwargs,
+        )
+        return sequence_parallel.positions_for_heads(output_BLHD), weights
+
+    return attention
+
+
+def _mask_by(base: Callable[..., Any]) -> Callable[..., Any]:
+    def mask(*args: Any, q_length: int, kv_length: int, **kwargs: Any) -> Any:
+        # The model sees a slice of positions and the padding mask of all; attention will see queries at all.
+        num_queries = kv_length if _positions_are_cut.get() else q_length
+        return base(*args, q_length=num_queries, kv_length=kv_length, **kwargs)
+
+    return mask
+
+
+def _refuse_per_head_extras(module: Any, kwargs: dict[str, Any]) -> None:
+    given = [name for name in ("s_aux", "position_bias") if kwargs.get(name) is not None]
+    if given:
+        raise ModelError(
+            f"{module.__class__.__name__} gives attention {given[0]} per head, which sequence parallelism does not "
+            "exchange; set placement.sp_size to 1"
+        )
+
+
+class _Attending:
+    """An attention module as its attention function sees it, with the grouping of the heads that arrived."""
+
+    def __init__(self, module: Any, num_key_value_groups: int) -> None:
+        self._module, self.num_key_value_groups = module, num_key_value_groups
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)
+
+
+@contextmanager
+def _cut_positions() -> Iterator[None]:
+    token = _positions_are_cut.set(True)
+    try:
+        yield
+    finally:
+        _positions_are_cut.reset(token)
+
+
+class _Exchange(torch.autograd.Function):
+    """All-to-all: dimension `cut` is dealt out over the ranks, dimension `joined` collected from them in rank order."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, cut: int, joined: int, ranks: SequenceParallel) -> Tensor:
+        ctx.dimensions, ctx.ranks = (cut, joined), ranks
+        parts = torch.stack(values.chunk(ranks.size, cut))
+        received = torch.empty_like(parts)
+        dist.all_to_all_single(received, parts, group=ranks.group)
+        return torch.cat(received.unbind(0), joined)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        cut, joined = ctx.dimensions
+        return _Exchange.apply(gradients[0], joined, cut, ctx.ranks), None, None, None
+
+
+class _Gather(torch.autograd.Function):
+    """All-gather along the positions."""
+
+    @staticmethod
+    def forward(ctx: Any, values_BS: Tensor, ranks: SequenceParallel) -> Tensor:
+        ctx.ranks = ranks
+        slices = [torch.empty_like(values_BS) for _ in range(ranks.size)]
+        dist.all_gather(slices, values_BS.contiguous(), group=ranks.group)
+        return torch.cat(slices, 1)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        return gradients[0].chunk(ctx.ranks.size, 1)[ctx.ranks.rank], None
