@@ -50,7 +50,11 @@ def run(
         return
     from flows.local_run import run_locally
 
-    run_locally(recipe, overrides or [], profile, fresh=fresh, debug=debug)
+    try:
+        run_locally(recipe, overrides or [], profile, fresh=fresh, debug=debug)
+    except KeyboardInterrupt:
+        typer.echo("interrupted; the same command continues from the last complete checkpoint", err=True)
+        raise typer.Exit(INTERRUPTED) from None
 
 
 @app.command()
@@ -83,9 +87,6 @@ def main() -> None:
             raise
         typer.echo(f"error: {error}", err=True)
         sys.exit(USER_ERROR)
-    except KeyboardInterrupt:
-        typer.echo("interrupted; the same command continues from the last complete checkpoint", err=True)
-        sys.exit(INTERRUPTED)
 
 
 if __name__ == "__main__":
