@@ -33,12 +33,43 @@ class FSDPMode(StrEnum):
 
 
 class DType(StrEnum):
-    """Number format of the forward and backward computation. Master weights are always float32."""
+    """A number format of weights, computation or communication."""
 
     BFLOAT16 = "bfloat16"
-    """Half the memory traffic; the default where the processor has it."""
+    """Half the memory and traffic, 8 bits of precision."""
     FLOAT32 = "float32"
     """Exact comparisons between runs and rank counts."""
+
+
+class LrSchedulerKind(StrEnum):
+    """Shape of the learning rate after the warm-up."""
+
+    CONSTANT = "constant"
+    """The peak throughout."""
+    LINEAR = "linear"
+    """A straight line from the peak to the minimum."""
+    COSINE = "cosine"
+    """Half a cosine from the peak to the minimum (arXiv 1608.03983)."""
+
+
+class EmaWarmup(StrEnum):
+    """How the decay of a moving average grows to its final value over the updates n = 0, 1, ..."""
+
+    NONE = "none"
+    """The final decay from the first update."""
+    RATIO = "ratio"
+    """(1 + n) / (10 + n): early averages forget the start quickly."""
+    RAMP = "ramp"
+    """n * ramp_step, as DiffusionNFT raises it (arXiv 2509.16117)."""
+
+
+class ExportKind(StrEnum):
+    """What an export of a policy with adapters holds."""
+
+    MERGED = "merged"
+    """An ordinary model, the adapters added to its weights."""
+    ADAPTER = "adapter"
+    """The adapters alone, in peft's format, beside the name of the base model."""
 
 
 class ModelConfig(Section):
@@ -63,6 +94,43 @@ class LoraConfig(Section):
     """Dropout inside the adapter; leave 0 so that rollout and training agree."""
     target_modules: list[str] | None = None
     """Names of the linear layers; unset means the model family's own list."""
+    export: ExportKind = ExportKind.MERGED
+    """What the exported folder holds."""
+
+
+class EmaConfig(Section):
+    """An exponential moving average of the trained weights: shadow = decay * shadow + (1 - decay) * weights."""
+
+    decay: float = Field(default=0.999, ge=0, lt=1)
+    """Final decay per optimiser step."""
+    warmup: EmaWarmup = EmaWarmup.NONE
+    """How the decay grows to its final value."""
+    ramp_step: float = Field(default=0.001, gt=0)
+    """With `ramp`: growth of the decay per update."""
+    evaluate: bool = True
+    """Evaluate and export the average instead of the weights it follows."""
+
+
+class EmaLoraConfig(EmaConfig):
+    """A second, frozen adapter that follows the trained one; needs `lora`."""
+
+    rollout: bool = False
+    """Sample with the average; the old log-probabilities are then those of the average, too."""
+
+
+class EmaFullConfig(EmaConfig):
+    """A moving average of every trained tensor, sharded like the model."""
+
+    mirror: bool = False
+    """Keep the average as a second, frozen model that can run forward, instead of as bare tensors."""
+    rollout: bool = False
+    """Sample with the average (needs `mirror`); the old log-probabilities are then those of the average, too."""
+
+    @model_validator(mode="after")
+    def _rollout_needs_a_model(self) -> "EmaFullConfig":
+        if self.rollout and not self.mirror:
+            raise ValueError("rollout: true needs mirror: true, a second model to sample with")
+        return self
 
 
 class FSDPConfig(Section):
@@ -71,9 +139,25 @@ class FSDPConfig(Section):
     fsdp_mode: FSDPMode = FSDPMode.FULL
     """How parameters lie on the ranks."""
     param_dtype: DType = DType.BFLOAT16
-    """Format of the gathered parameters and of the computation; gradients are always reduced in float32."""
+    """Format of the gathered parameters and of the computation."""
+    master_dtype: DType = DType.FLOAT32
+    """Format of the stored parameters and of the optimiser's moments; small updates are lost in bfloat16."""
+    reduce_dtype: DType = DType.FLOAT32
+    """Format in which gradients are added up over micro-batches and ranks."""
+    cpu_offload: bool = False
+    """Keep parameters, gradients and optimiser state in the host's memory; blocks visit the device one by one."""
+    reshard_after_forward: bool | None = None
+    """Free a block's gathered parameters after its forward pass; unset follows `fsdp_mode`."""
     activation_checkpointing: bool = False
     """Recompute block activations in the backward pass: less memory, about a third more time."""
+    torch_compile: bool = False
+    """Compile each block for training; sampling stays uncompiled, since its shapes change with every token."""
+    defer_grad_sync: bool = False
+    """Reduce gradients once per optimiser step instead of per micro-batch: less traffic, whole gradients per rank."""
+    forward_prefetch: int = Field(default=0, ge=0)
+    """Blocks whose parameters are gathered ahead of the running one, beyond what FSDP2 does by itself."""
+    root_wrap: bool = True
+    """Shard what lies outside the blocks (embeddings, last norm), too; otherwise every rank keeps it whole."""
 
 
 class OptimizerConfig(Section):
@@ -92,7 +176,7 @@ class OptimizerConfig(Section):
 class LrSchedulerConfig(Section):
     """Learning rate over optimiser steps."""
 
-    kind: Literal["constant", "linear", "cosine"] = "constant"
+    kind: LrSchedulerKind = LrSchedulerKind.CONSTANT
     """Shape after the warm-up."""
     warmup_steps: int = Field(default=0, ge=0)
     """Steps of linear warm-up from zero."""
@@ -147,8 +231,12 @@ class TrainingConfig(Section):
     """Passes over one rollout with the old log-probabilities frozen."""
     max_grad_norm: float = Field(default=1.0, gt=0)
     """Gradients are clipped to this global norm."""
-    keep_checkpoints: int = Field(default=2, ge=1)
-    """Complete checkpoints kept; older ones are removed."""
+    keep_last: int = Field(default=2, ge=1)
+    """Newest complete checkpoints kept; older ones are removed."""
+    keep_best: int = Field(default=0, ge=0)
+    """Checkpoints kept besides, for having the highest `best_metric`."""
+    best_metric: str = "reward_mean"
+    """A metric of the iteration, or `eval/accuracy` and `eval/mean_reward` where evaluations follow iterations."""
 
 
 class EvaluationConfig(Section):
@@ -182,6 +270,14 @@ class PlacementConfig(Section):
     """CPU threads per worker; 0 shares the machine's cores out evenly."""
     micro_batch_size: int = Field(default=8, ge=1)
     """Rows in one forward and backward pass."""
+    max_tokens_per_micro_batch: int | None = Field(default=None, ge=1)
+    """Pack rows without padding into passes of at most so many tokens, instead of `micro_batch_size` padded rows."""
+    devices_per_node: int | None = Field(default=None, ge=1)
+    """So many consecutive devices lie on one node; unset packs them as Ray finds room."""
+    workers_per_device: int = Field(default=1, ge=1)
+    """Processes that may share a device; more than 1 where components run beside each other on it."""
+    collective_timeout_s: float = Field(default=600.0, gt=0)
+    """How long ranks may wait for a sibling before the step ends as hung, naming it."""
     ray_address: str | None = None
     """A running cluster; unset starts a private one that ends with the run."""
 
@@ -198,6 +294,10 @@ class Recipe(Section):
     model: ModelConfig
     lora: LoraConfig | None = None
     """Adapters; unset trains every parameter."""
+    ema_lora: EmaLoraConfig | None = None
+    """Moving average of the adapters; unset keeps none."""
+    ema_full: EmaFullConfig | None = None
+    """Moving average of the trained weights; unset keeps none."""
     fsdp: FSDPConfig = FSDPConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     scheduler: LrSchedulerConfig = LrSchedulerConfig()
@@ -227,6 +327,31 @@ class Recipe(Section):
                 f"{self.placement.num_devices}, so that siblings stay on one rank"
             )
         return self
+
+    @model_validator(mode="after")
+    def _one_average_of_what_is_trained(self) -> "Recipe":
+        if self.ema_lora is not None and self.lora is None:
+            raise ValueError("ema_lora follows an adapter: set lora, or use ema_full")
+        if self.ema_lora is not None and self.ema_full is not None:
+            raise ValueError("ema_lora and ema_full exclude each other: keep one")
+        return self
+
+    @model_validator(mode="after")
+    def _best_metric_exists(self) -> "Recipe":
+        metric = self.training.best_metric
+        if metric.startswith("eval/"):
+            if metric not in ("eval/accuracy", "eval/mean_reward"):
+                raise ValueError(
+                    f"training.best_metric {metric!r}: evaluations give eval/accuracy and eval/mean_reward"
+                )
+            if self.training.keep_best and not self.evaluation.eval_every:
+                raise ValueError(f"training.best_metric {metric!r} needs evaluation.eval_every of 1 or more")
+        return self
+
+    @property
+    def ema(self) -> EmaLoraConfig | EmaFullConfig | None:
+        """The moving average, of either kind."""
+        return self.ema_lora or self.ema_full
 
     @property
     def registered_name(self) -> str:

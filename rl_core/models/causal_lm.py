@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from rl_core.errors import ModelError
-from schemas.recipe import LoraConfig, ModelConfig
+from rl_core.models import packing
+from schemas.recipe import ModelConfig
 
 CHUNK_TOKENS = 1024
 """Positions whose vocabulary row exists at once: bounds the memory of the log-softmax."""
@@ -41,29 +42,51 @@ class CausalLMPolicy(nn.Module):
         temperature: float = 1.0,
         with_entropy: bool = False,
         entropy_grad: bool = False,
+        packed: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
         """Log-probabilities [B, T] of the response tokens, zero where the mask is, and entropy [B, T] or None.
 
         Only positions with a set mask meet the vocabulary projection. The entropy carries a gradient only on request,
         since it doubles what the log-softmax keeps for the backward pass.
+        Args: packed: run the rows end to end without their padding (after `enable_packing`); the result is the same.
         """
-        num_response = response_mask_BT.shape[1]
-        hidden_BLH = self.language_model.model(
-            input_ids=input_ids_BL, attention_mask=attention_mask_BL, position_ids=position_ids_BL, use_cache=False
-        ).last_hidden_state
         keep_BT = response_mask_BT.bool()
-        hidden_NH = hidden_BLH[:, -num_response - 1 : -1][keep_BT]
+        num_response = keep_BT.shape[1]
+        if packed:
+            hidden_NH = self._packed_hidden(input_ids_BL, attention_mask_BL, position_ids_BL, keep_BT)
+        else:
+            hidden_BLH = self.language_model.model(
+                input_ids=input_ids_BL, attention_mask=attention_mask_BL, position_ids=position_ids_BL, use_cache=False
+            ).last_hidden_state
+            hidden_NH = hidden_BLH[:, -num_response - 1 : -1][keep_BT]
         targets_N = input_ids_BL[:, -num_response:][keep_BT]
         log_probs_N, entropy_N = self._score(hidden_NH, targets_N, temperature, with_entropy, entropy_grad)
-        zeros = torch.zeros(keep_BT.shape, dtype=torch.float32, device=hidden_BLH.device)
+        zeros = torch.zeros(keep_BT.shape, dtype=torch.float32, device=hidden_NH.device)
         entropy_BT = zeros.masked_scatter(keep_BT, entropy_N) if entropy_N is not None else None
         return zeros.masked_scatter(keep_BT, log_probs_N), entropy_BT
+
+    def enable_packing(self) -> None:
+        """Allow `packed=True`. Raises: ModelError when the architecture cannot."""
+        packing.enable_packing(self.language_model)
+
+    def _packed_hidden(
+        self, input_ids_BL: Tensor, attention_mask_BL: Tensor, position_ids_BL: Tensor, keep_BT: Tensor
+    ) -> Tensor:
+        """The hidden states that predict the kept tokens, row by row, as the padded path orders them."""
+        used_BL = attention_mask_BL.bool()
+        inputs = packing.packed_inputs(self.language_model, input_ids_BL, used_BL, position_ids_BL)
+        hidden_1NH = self.language_model.model(**inputs, use_cache=False).last_hidden_state
+        predicts_BL = torch.zeros_like(used_BL)
+        predicts_BL[:, -keep_BT.shape[1] - 1 : -1] = keep_BT
+        return hidden_1NH[0][predicts_BL[used_BL]]
 
     def _score(
         self, hidden_NH: Tensor, targets_N: Tensor, temperature: float, with_entropy: bool, entropy_grad: bool
     ) -> tuple[Tensor, Tensor | None]:
+        head = self.language_model.lm_head
+
         def chunk(hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-            all_log_probs = (self.language_model.lm_head(hidden).float() / temperature).log_softmax(-1)
+            all_log_probs = (head(hidden.to(head.weight.dtype)).float() / temperature).log_softmax(-1)
             log_probs = all_log_probs.gather(-1, targets[:, None])[:, 0]
             if not with_entropy:
                 return log_probs, torch.zeros_like(log_probs)
@@ -92,22 +115,6 @@ def load_policy(source: str, config: ModelConfig) -> CausalLMPolicy:
         reason = str(error).strip().splitlines()[0]
         raise ModelError(f"model.path {config.path}: cannot be loaded as a causal language model: {reason}") from error
     return CausalLMPolicy(model)
-
-
-def inject_lora(policy: CausalLMPolicy, config: LoraConfig, seed: int) -> None:
-    """Put adapters on the linear layers, in place; the same seed gives the same start on every rank."""
-    from peft import LoraConfig as PeftLoraConfig
-    from peft import get_peft_model
-
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        peft_config = PeftLoraConfig(
-            r=config.rank,
-            lora_alpha=config.alpha,  # type: ignore[arg-type]
-            lora_dropout=config.dropout,
-            target_modules=config.target_modules or "all-linear",
-        )
-        policy.model = get_peft_model(policy.model, peft_config)
 
 
 def blocks(policy: CausalLMPolicy) -> list[nn.Module]:

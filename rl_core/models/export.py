@@ -8,13 +8,15 @@ from typing import Any
 from torch import Tensor
 
 from rl_core.models.bundle import ModelBundle
-from rl_core.models.causal_lm import inject_lora, load_policy
-from schemas.recipe import LoraConfig
+from rl_core.models.causal_lm import load_policy
+from rl_core.train.lora import TRAINED, inject_lora
+from schemas.recipe import ExportKind, LoraConfig
 
 
 def export_policy(bundle: ModelBundle, trained: dict[str, Tensor], lora: LoraConfig | None, out: Path) -> None:
-    """Write base weights plus `trained` (adapters are merged) to `out`, in the base model's own number format.
+    """Write base weights plus `trained` to `out`, in the base model's own number format, or the adapters alone.
 
+    Adapters keep float32. Their folder names the base model by where this run found it.
     Args: trained: full, unsharded tensors under the policy's parameter names.
     """
     policy = load_policy(bundle.source, bundle.config)
@@ -23,8 +25,12 @@ def export_policy(bundle: ModelBundle, trained: dict[str, Tensor], lora: LoraCon
     unexpected = policy.load_state_dict(trained, strict=False).unexpected_keys
     if unexpected:
         raise ValueError(f"trained weights the model does not have: {unexpected[:3]}")
-    model: Any = policy.model.merge_and_unload() if lora is not None else policy.model  # type: ignore[operator]
-    model.to(_stored_dtype(bundle)).save_pretrained(out)
+    model: Any = policy.model
+    if lora is not None and lora.export is ExportKind.ADAPTER:
+        model.save_pretrained(out, selected_adapters=[TRAINED])
+    else:
+        model = model.merge_and_unload() if lora is not None else model
+        model.to(_stored_dtype(bundle)).save_pretrained(out)
     bundle.tokenizer.save_pretrained(out)
 
 

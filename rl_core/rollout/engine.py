@@ -60,7 +60,8 @@ class RolloutEngine:
         groups_at_once = max(1, self.config.max_batch_size // num_siblings)
         start = time.perf_counter()
         episodes: list[Episode] = []
-        with self.backend.gathered() as policy:
+        weights = self.backend.rollout_policy() if temperature else self.backend.gathered()
+        with weights as policy:
 
             def generate(contexts: list[list[int]], siblings: int) -> list[Reply]:
                 return decode(policy, contexts, siblings, sampling, generator, self.backend.device)

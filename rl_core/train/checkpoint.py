@@ -1,7 +1,16 @@
-"""A rank's share of a checkpoint: distributed checkpoint files plus its random state."""
+"""A checkpoint of all ranks: distributed checkpoint files, a random state per rank, and what it all is.
+
+    weights/        trained parameters, optimiser moments, moving average; sharded, loadable on any number of ranks
+    rank-N.pt       schedule, counts and random state of rank N
+    contents.json   what was saved, so that a different set-up is refused by name rather than half loaded
+
+Whether a checkpoint is complete is not decided here: `RunFolder.publish_checkpoint` writes into a hidden folder, syncs,
+renames, and writes a sentinel last.
+"""
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,14 +28,16 @@ if TYPE_CHECKING:
 
 # Frozen parameters come from the base model; with adapters this is what keeps a checkpoint small.
 _OPTIONS = StateDictOptions(ignore_frozen_params=True, strict=False)
+_CONTENTS = "contents.json"
 
 
 def save(backend: FSDPBackend, folder: Path) -> None:
     """Write all ranks' shards to `folder`. Raises: StorageError when the disk refuses."""
-    model, optimizer = get_state_dict(backend.policy, backend.optimizer, options=_OPTIONS)
     try:
-        state_dict_saver.save({"model": model, "optimizer": optimizer}, checkpoint_id=folder / "weights")
+        state_dict_saver.save(_state(backend), checkpoint_id=folder / "weights")
         torch.save(_local_state(backend), folder / f"rank-{backend.rank_info.rank}.pt")
+        if backend.rank_info.rank == 0:
+            (folder / _CONTENTS).write_text(json.dumps(_contents(backend)), encoding="utf-8")
     except (OSError, RuntimeError, CheckpointException) as error:
         raise StorageError(
             f"checkpoint {folder} could not be written ({str(error).strip().splitlines()[-1]}); free some space or set "
@@ -35,13 +46,18 @@ def save(backend: FSDPBackend, folder: Path) -> None:
 
 
 def load(backend: FSDPBackend, folder: Path) -> None:
-    """Restore from `folder`, on any number of ranks. Raises: StorageError when files are missing or damaged."""
-    model, optimizer = get_state_dict(backend.policy, backend.optimizer, options=_OPTIONS)
-    state: dict[str, Any] = {"model": model, "optimizer": optimizer}
+    """Restore from `folder`, on any number of ranks.
+
+    Raises: StorageError when files are missing or damaged, or hold something else than this backend trains.
+    """
+    _check_contents(backend, folder)
+    state = _state(backend)
     try:
         state_dict_loader.load(state, checkpoint_id=folder / "weights")
+        local = torch.load(_rank_file(backend, folder), weights_only=False)
     except (OSError, RuntimeError, CheckpointException) as error:
         raise StorageError(f"checkpoint {folder} cannot be read: {str(error).strip().splitlines()[-1]}") from error
+    # The average was read straight into its own tensors.
     set_state_dict(
         backend.policy,
         backend.optimizer,
@@ -49,19 +65,54 @@ def load(backend: FSDPBackend, folder: Path) -> None:
         optim_state_dict=state["optimizer"],
         options=_OPTIONS,
     )
-    rank_file = folder / f"rank-{backend.rank_info.rank}.pt"
-    # After a change of rank count there may be no random state for this rank; the others' schedule still holds.
-    local = torch.load(rank_file if rank_file.is_file() else folder / "rank-0.pt", weights_only=False)
     backend.scheduler.load_state_dict(local["scheduler"])
     backend.num_skipped_steps = local["num_skipped_steps"]
-    if rank_file.is_file():
+    if backend.ema is not None:
+        backend.ema.num_updates = local["num_ema_updates"]
+    if local["rank"] == backend.rank_info.rank:
         _restore_random(local["random"])
+
+
+def _state(backend: FSDPBackend) -> dict[str, Any]:
+    """What is sharded. The optimiser's moments exist after this, if only as zeros."""
+    model, optimizer = get_state_dict(backend.policy, backend.optimizer, options=_OPTIONS)
+    state = {"model": model, "optimizer": optimizer}
+    return state if backend.ema is None else state | {"ema": backend.ema.state()}
+
+
+def _contents(backend: FSDPBackend) -> dict[str, Any]:
+    lora, ema = backend.lora_cfg, backend.ema_cfg
+    return {
+        "weights": "full" if lora is None else f"adapters of rank {lora.rank}",
+        "average": "none" if ema is None else type(ema).__name__,
+    }
+
+
+def _check_contents(backend: FSDPBackend, folder: Path) -> None:
+    try:
+        held = json.loads((folder / _CONTENTS).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise StorageError(f"checkpoint {folder} cannot be read: {_CONTENTS}: {error}") from error
+    for name, wanted in _contents(backend).items():
+        if held.get(name) != wanted:
+            raise StorageError(
+                f"checkpoint {folder} holds {name}: {held.get(name)}, this run trains {name}: {wanted}; "
+                "use the recipe that wrote it, or start afresh"
+            )
+
+
+def _rank_file(backend: FSDPBackend, folder: Path) -> Path:
+    """This rank's file; rank 0's where fewer ranks wrote, whose schedule and counts hold for all."""
+    own = folder / f"rank-{backend.rank_info.rank}.pt"
+    return own if own.is_file() else folder / "rank-0.pt"
 
 
 def _local_state(backend: FSDPBackend) -> dict[str, Any]:
     return {
+        "rank": backend.rank_info.rank,
         "scheduler": backend.scheduler.state_dict(),
         "num_skipped_steps": backend.num_skipped_steps,
+        "num_ema_updates": 0 if backend.ema is None else backend.ema.num_updates,
         "random": {
             "python": random.getstate(),
             "numpy": np.random.get_state(),

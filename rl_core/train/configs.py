@@ -1,5 +1,21 @@
 """The configuration classes of the train stack, under the names the train stack is known by."""
 
-from schemas.recipe import FSDPConfig, LoraConfig, LrSchedulerConfig, OptimizerConfig
+from rl_core.rank_info import TrainTopology
+from schemas.recipe import (
+    EmaFullConfig,
+    EmaLoraConfig,
+    FSDPConfig,
+    LoraConfig,
+    LrSchedulerConfig,
+    OptimizerConfig,
+)
 
-__all__ = ["FSDPConfig", "LoraConfig", "LrSchedulerConfig", "OptimizerConfig"]
+__all__ = [
+    "EmaFullConfig",
+    "EmaLoraConfig",
+    "FSDPConfig",
+    "LoraConfig",
+    "LrSchedulerConfig",
+    "OptimizerConfig",
+    "TrainTopology",
+]

@@ -246,7 +246,7 @@ class FSDPBackend:
         return total.tolist()
 
     def apply_eval_ema(self) -> None:
-        """Put the moving average in place of the weights. Raises: RLTrainError when there is none, or it is in place."""
+        """Put the moving average in place of the weights. Raises: RLTrainError when there is none, or it already is."""
         self._reshard()
         self._require_ema().apply()
 
@@ -276,8 +276,13 @@ class FSDPBackend:
         checkpoint.save(self, Path(folder))
 
     def load(self, folder: str) -> None:
-        """Restore what `save` wrote, on this or another number of ranks. Raises: StorageError."""
+        """Restore what `save` wrote, on this or another number of ranks.
+
+        Raises: StorageError, RLTrainError while the average stands in for the weights.
+        """
         self._reshard()
+        if self.ema is not None:
+            self.ema.check_not_applied("load")
         checkpoint.load(self, Path(folder))
 
     def export(self, folder: str) -> None:

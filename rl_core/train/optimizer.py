@@ -9,7 +9,7 @@ from torch.nn import Parameter
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
 
-from schemas.recipe import LrSchedulerConfig, OptimizerConfig
+from schemas.recipe import LrSchedulerConfig, LrSchedulerKind, OptimizerConfig
 
 
 def make_optimizer(parameters: Iterable[Parameter], config: OptimizerConfig) -> AdamW:
@@ -25,15 +25,16 @@ def make_optimizer(parameters: Iterable[Parameter], config: OptimizerConfig) -> 
 
 def make_scheduler(optimizer: AdamW, config: LrSchedulerConfig, total_steps: int) -> LambdaLR:
     """The rate at each optimiser step: linear warm-up, then constant, linear or cosine down to `min_ratio`."""
+    return LambdaLR(optimizer, lambda step: rate_factor(config, step, total_steps))
 
-    def factor(step: int) -> float:
-        if step < config.warmup_steps:
-            return (step + 1) / config.warmup_steps
-        if config.kind == "constant":
-            return 1.0
-        span = max(1, total_steps - config.warmup_steps)
-        progress = min(1.0, (step - config.warmup_steps) / span)
-        shape = 1 - progress if config.kind == "linear" else 0.5 * (1 + math.cos(math.pi * progress))
-        return config.min_ratio + (1 - config.min_ratio) * shape
 
-    return LambdaLR(optimizer, factor)
+def rate_factor(config: LrSchedulerConfig, step: int, total_steps: int) -> float:
+    """The rate of a step (from 0) as a share of the peak. After `total_steps` it stays where it ended."""
+    if step < config.warmup_steps:
+        return (step + 1) / config.warmup_steps
+    if config.kind is LrSchedulerKind.CONSTANT:
+        return 1.0
+    span = max(1, total_steps - config.warmup_steps)
+    progress = min(1.0, (step - config.warmup_steps) / span)
+    falling = 1 - progress if config.kind is LrSchedulerKind.LINEAR else 0.5 * (1 + math.cos(math.pi * progress))
+    return config.min_ratio + (1 - config.min_ratio) * falling

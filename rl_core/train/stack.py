@@ -2,39 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from rl_core.algorithms.base import StageAlgorithm
-from rl_core.algorithms.metrics import Metric, MetricKind, merge_all
+from rl_core.algorithms.metrics import Metric, MetricKind
 from rl_core.algorithms.terms import Denominators
 from rl_core.data_proto import DataProto
 from rl_core.dispatch import Collect, Dispatch, distributed
 from rl_core.errors import RecipeError
+from rl_core.train import micro_batches
 from rl_core.train.fsdp import FSDPBackend
-
-
-@dataclass(frozen=True)
-class TrainStepResult:
-    """What one rollout's training did on one rank: mergeable metrics, and values equal on all ranks."""
-
-    metrics: dict[str, Metric]
-    step_metrics: dict[str, float]
-
-    @classmethod
-    def merge(cls, parts: Sequence[TrainStepResult]) -> TrainStepResult:
-        """The result over all replicas."""
-        return cls(merge_all(part.metrics for part in parts), parts[0].step_metrics)
+from rl_core.train.micro_batches import MiniBatch, Rows
+from rl_core.train.result import TrainStepResult, UpdateResult
 
 
 class TrainStack:
     """Runs `prepare_segment → mini-batches → micro-batches → optimizer_step` on one rank's shard.
 
     The shard needs `input_ids, attention_mask, position_ids` [B, P+T], `response_mask`, `rollout_log_probs`,
-    `advantages` [B, T]. Gradients are those of the global mini-batch, whatever the micro-batch size and rank count.
+    `advantages` [B, T]. Gradients are those of the global mini-batch, whatever the micro-batches and rank count. Rows
+    without a set `response_mask` take no part.
+
+    Args: micro_batch_size: rows of a pass. max_tokens_per_micro_batch: instead, pack rows into passes of that size.
     """
 
     def __init__(
@@ -43,59 +36,107 @@ class TrainStack:
         algorithm: StageAlgorithm,
         *,
         micro_batch_size: int,
+        max_tokens_per_micro_batch: int | None = None,
         num_mini_batches: int = 1,
         num_updates_per_batch: int = 1,
         max_grad_norm: float = 1.0,
         temperature: float = 1.0,
     ) -> None:
-        if num_updates_per_batch > 1 and not algorithm.supports_multi_update:
-            raise RecipeError(f"{type(algorithm).__name__} trains once per rollout; set num_updates_per_batch to 1")
+        check_multi_update(algorithm, num_updates_per_batch)
         self.backend, self.algorithm = fsdp_backend, algorithm
-        self.micro_batch_size, self.num_mini_batches = micro_batch_size, num_mini_batches
-        self.num_updates_per_batch, self.max_grad_norm = num_updates_per_batch, max_grad_norm
-        self.temperature = temperature
+        self.micro_batch_size, self.max_tokens = micro_batch_size, max_tokens_per_micro_batch
+        self.num_mini_batches, self.num_updates_per_batch = num_mini_batches, num_updates_per_batch
+        self.max_grad_norm, self.temperature = max_grad_norm, temperature
+        if self.max_tokens is not None:
+            fsdp_backend.enable_packing()
 
     @distributed(Dispatch.DP_SCATTER, Collect.REDUCE)
     def train(self, shard: DataProto) -> TrainStepResult:
-        """Train on one rollout's shard, in place."""
+        """Train on one rollout's shard, which is moved to the device and given its anchors in place."""
         shard = shard.to(self.backend.device)
-        self.prepare_segment(shard)
-        collected: list[dict[str, Metric]] = []
-        steps: list[dict[str, float]] = []
-        for _ in range(self.num_updates_per_batch):
-            for mini_batch in shard.chunk(self.num_mini_batches):
-                collected.extend(self._accumulate(mini_batch))
-                steps.append(self.backend.optimizer_step(self.max_grad_norm))
-        step_metrics = {key: sum(step[key] for step in steps) / len(steps) for key in steps[0]}
-        step_metrics["skipped_steps"] = sum(step["skipped_steps"] for step in steps)
-        return TrainStepResult(merge_all(collected), step_metrics)
+        plan = self._plan(shard)
+        self.prepare_segment(shard, plan)
+        metrics: list[dict[str, Metric]] = []
+        steps = [
+            self._update(shard, mini_batch, metrics) for _ in range(self.num_updates_per_batch) for mini_batch in plan
+        ]
+        losses = self.backend.all_reduce_sum([loss for loss, _ in steps])
+        updates = [
+            UpdateResult(
+                loss=math.nan if mini_batch.is_empty else loss,
+                grad_norm=step["grad_norm"],
+                lr=step["lr"],
+                skipped=bool(step["skipped"]),
+                num_tokens=int(mini_batch.denominators.num_tokens),
+            )
+            for loss, (_, step), mini_batch in zip(losses, steps, plan * self.num_updates_per_batch, strict=True)
+        ]
+        return TrainStepResult.of(updates, metrics)
 
-    def prepare_segment(self, shard: DataProto) -> None:
+    def prepare_segment(self, shard: DataProto, plan: list[MiniBatch]) -> None:
         """Freeze what the updates are measured against: the old log-probabilities and the reference's.
 
-        With a single optimiser step per rollout the old policy is the current one, so the anchor is the detached
-        forward of that step itself and nothing is recomputed here.
+        They are computed once, over the very micro-batches that are trained afterwards: the first ratio is exactly 1.
+        With a single optimiser step per rollout the old policy is the current one: the anchor is then the forward of
+        that step itself, detached, and nothing is computed here.
         """
         batch = shard.batch
         assert batch is not None
-        if self.num_updates_per_batch * self.num_mini_batches > 1:
-            with torch.no_grad():
-                batch["old_log_probs"] = self._log_probs(self.backend.policy, shard)
+        if self.num_updates_per_batch * self.num_mini_batches > 1 or self.backend.rolls_out_average:
+            with self.backend.anchor_policy() as anchor:
+                batch["old_log_probs"] = self._log_probs(anchor, shard, plan)
         if self.algorithm.needs_reference:
             with self.backend.reference_policy() as reference:
-                batch["ref_log_probs"] = self._log_probs(reference, shard)
+                batch["ref_log_probs"] = self._log_probs(reference, shard, plan)
 
-    def _accumulate(self, mini_batch: DataProto) -> list[dict[str, Metric]]:
-        """Backward over a mini-batch's micro-batches, with the denominators of its global counterpart."""
-        mask_BT = mini_batch.tensor("response_mask")
-        num_tokens, num_sequences = self.backend.all_reduce_sum(
-            [float(mask_BT.sum()), float((mask_BT.sum(-1) > 0).sum())]
+    def _plan(self, shard: DataProto) -> list[MiniBatch]:
+        """Mini-batches of the rows that are trained, each cut into as many micro-batches on every rank."""
+        mask_BT = shard.tensor("response_mask")
+        lengths_B = shard.tensor("attention_mask").sum(-1).tolist()
+        parts = micro_batches.split_evenly(micro_batches.trained_rows(mask_BT), self.num_mini_batches)
+        passes = [self._cut(rows, lengths_B) for rows in parts]
+        most = self.backend.all_reduce_max([float(len(cut)) for cut in passes])
+        counts = self.backend.all_reduce_sum(
+            [count for rows in parts for count in (float((mask_BT[rows] != 0).sum()), float(len(rows)))]
         )
-        denominators = Denominators(max(num_tokens, 1.0), max(num_sequences, 1.0), mask_BT.shape[1])
-        return [self._backward(micro, denominators) for micro in mini_batch.split(self.micro_batch_size)]
+        return [
+            MiniBatch(
+                self._fill(self._cut(rows, lengths_B, int(wanted)), int(wanted)),
+                Denominators(counts[2 * index], counts[2 * index + 1], mask_BT.shape[1]),
+            )
+            for index, (rows, wanted) in enumerate(zip(parts, most, strict=True))
+        ]
 
-    def _backward(self, micro: DataProto, denominators: Denominators) -> dict[str, Metric]:
-        micro = trim_padding(micro)
+    def _cut(self, rows: Rows, lengths_B: list[int], at_least: int = 0) -> list[Rows]:
+        if self.max_tokens is None:
+            return micro_batches.by_row_count(rows, self.micro_batch_size)
+        return micro_batches.by_token_count(rows, lengths_B, self.max_tokens, at_least)
+
+    @staticmethod
+    def _fill(passes: list[Rows], wanted: int) -> list[Rows]:
+        return passes + [[] for _ in range(wanted - len(passes))]
+
+    def _update(
+        self, shard: DataProto, mini_batch: MiniBatch, metrics: list[dict[str, Metric]]
+    ) -> tuple[float, dict[str, float]]:
+        """Backward over a mini-batch's micro-batches, then the step.
+
+        Returns: this rank's share of the loss, and what `optimizer_step` says.
+        """
+        if mini_batch.is_empty:
+            lr = self.backend.optimizer.param_groups[0]["lr"]
+            return 0.0, {"grad_norm": math.nan, "lr": lr, "skipped": 1.0}
+        share, passes = 0.0, mini_batch.micro_batches
+        for index, rows in enumerate(passes):
+            micro = micro_batches.take(shard, rows)
+            loss, measured = self._loss(micro, mini_batch.denominators)
+            self.backend.backward(loss, last=index == len(passes) - 1)
+            if rows:
+                share += float(loss.detach())
+                metrics.append(measured)
+        return share, self.backend.optimizer_step(self.max_grad_norm)
+
+    def _loss(self, micro: DataProto, denominators: Denominators) -> tuple[Tensor, dict[str, Metric]]:
         mask_BT = micro.tensor("response_mask")
         log_probs_BT, entropy_BT = self._forward(self.backend.policy, micro, with_entropy=True)
         assert micro.batch is not None
@@ -109,21 +150,16 @@ class TrainStack:
             entropy_BT=entropy_BT,
             denominators=denominators,
         )
-        # FSDP averages gradients over ranks; the loss is already a share of the global one.
-        (loss * self.backend.rank_info.world_size).backward()
-        delta_BT = (old_BT - micro.tensor("rollout_log_probs")).abs() * mask_BT
-        count = float(mask_BT.sum())
-        metrics["delta_log_prob_mean"] = Metric(MetricKind.MEAN, float(delta_BT.sum()), count)
-        metrics["delta_log_prob_max"] = Metric(MetricKind.MAX, float(delta_BT.max()), count)
-        return metrics
+        return loss, metrics | _drift(old_BT, micro.tensor("rollout_log_probs"), mask_BT)
 
-    def _log_probs(self, policy: Any, shard: DataProto) -> torch.Tensor:
-        width = shard.tensor("response_mask").shape[1]
-        rows = []
-        for micro in shard.split(self.micro_batch_size):
-            log_probs_BT = self._forward(policy, trim_padding(micro), with_entropy=False)[0]
-            rows.append(torch.nn.functional.pad(log_probs_BT, (0, width - log_probs_BT.shape[1])))
-        return torch.cat(rows)
+    def _log_probs(self, policy: Any, shard: DataProto, plan: list[MiniBatch]) -> Tensor:
+        """[B, T], zero in rows that are not trained."""
+        log_probs_BT = torch.zeros(shard.tensor("response_mask").shape, device=self.backend.device)
+        for rows in (rows for mini_batch in plan if not mini_batch.is_empty for rows in mini_batch.micro_batches):
+            micro_BT = self._forward(policy, micro_batches.take(shard, rows), with_entropy=False)[0]
+            if rows:
+                log_probs_BT[rows, : micro_BT.shape[1]] = micro_BT
+        return log_probs_BT
 
     def _forward(self, policy: Any, micro: DataProto, *, with_entropy: bool) -> tuple[Any, Any]:
         return policy(
@@ -134,24 +170,24 @@ class TrainStack:
             temperature=self.temperature,
             with_entropy=with_entropy,
             entropy_grad=self.algorithm.needs_entropy,
+            packed=self.max_tokens is not None,
         )
 
 
-def trim_padding(micro: DataProto) -> DataProto:
-    """Cut columns that are padding in every row: left of all prompts, right of all responses."""
-    assert micro.batch is not None
-    attention_BL, mask_BT = micro.tensor("attention_mask"), micro.tensor("response_mask")
-    num_response = mask_BT.shape[1]
-    num_prompt = attention_BL.shape[1] - num_response
-    used_L = attention_BL.any(0)
-    first = int(used_L[:num_prompt].int().argmax())
-    last = num_prompt + max(1, int(used_L[num_prompt:].sum()))
-    tensors = {}
-    for key, value in micro.batch.items():
-        if value.dim() == 2 and value.shape[1] == attention_BL.shape[1]:
-            tensors[key] = value[:, first:last]
-        elif value.dim() == 2 and value.shape[1] == num_response:
-            tensors[key] = value[:, : last - num_prompt]
-        else:
-            tensors[key] = value
-    return DataProto.from_dict(tensors, micro.non_tensor_batch, micro.meta_info)
+def check_multi_update(algorithm: Any, num_updates_per_batch: int) -> None:
+    """Raises: RecipeError when the algorithm (or its class) cannot train on one rollout more than once."""
+    if num_updates_per_batch > 1 and not algorithm.supports_multi_update:
+        name = algorithm.__name__ if isinstance(algorithm, type) else type(algorithm).__name__
+        raise RecipeError(
+            f"training.num_updates_per_batch is {num_updates_per_batch}, but {name} trains once per rollout; set 1"
+        )
+
+
+def _drift(old_BT: Tensor, rollout_BT: Tensor, mask_BT: Tensor) -> dict[str, Metric]:
+    """How far the trainer's log-probabilities are from those the rollout engine reported."""
+    delta_BT = (old_BT - rollout_BT).abs().masked_fill(mask_BT == 0, 0.0)
+    count = float((mask_BT != 0).sum())
+    return {
+        "delta_log_prob_mean": Metric(MetricKind.MEAN, float(delta_BT.sum()), count),
+        "delta_log_prob_max": Metric(MetricKind.MAX, float(delta_BT.max()), count),
+    }

@@ -89,8 +89,8 @@ class Trainer(ABC):
         return metrics, rollout
 
     def evaluate(self, items: list[dict[str, Any]], max_new_tokens: int) -> DataProto:
-        """Play held-out rows greedily, in order."""
-        with self._phase("evaluate"):
+        """Play held-out rows greedily, in order; with the moving average, where it says so."""
+        with self._phase("evaluate"), self._evaluated_weights():
             return self.play_held_out(prompt_batch(items), max_new_tokens)
 
     def save(self, folder: str) -> None:
@@ -132,13 +132,26 @@ class Trainer(ABC):
         return (
             rollout_metrics(rollout)
             | advantage_metrics
-            | to_floats(result.metrics)
-            | result.step_metrics
+            | result.to_floats()
             | {
                 "rollout_tokens_per_second": num_tokens / self._seconds["rollout"],
                 "train_tokens_per_second": num_tokens / self._seconds["train"],
             }
         )
+
+    @contextmanager
+    def _evaluated_weights(self) -> Iterator[None]:
+        if self.recipe.ema is None or not self.recipe.ema.evaluate:
+            yield
+            return
+        backends = self.backends().values()
+        for backend in backends:
+            backend.apply_eval_ema()
+        try:
+            yield
+        finally:
+            for backend in backends:
+                backend.restore_from_eval()
 
     @contextmanager
     def _phase(self, name: str) -> Iterator[None]:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import shutil
 import subprocess
 import uuid
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rl_core.data.atomic import atomic_write_json, atomic_write_text
-from rl_core.errors import StorageError
-from schemas.receipts import Receipt
+from rl_core.data.atomic import atomic_write_json, atomic_write_text, sync_path, sync_tree
+from rl_core.errors import RecipeError, StorageError
+from rl_core.registry import nearest
+from schemas.receipts import EvalReceipt, IterationReceipt, Receipt
 from schemas.recipe import Recipe
 
 SENTINEL = ".complete"
@@ -72,14 +74,44 @@ class RunFolder:
         complete = [int(path.parent.name.split("-")[1]) for path in self.checkpoints.glob(f"iteration-*/{SENTINEL}")]
         return max(complete, default=0)
 
+    def best(self, metric: str, count: int) -> list[int]:
+        """The iterations with the `count` highest values of a metric, by their receipts; ties go to the newer.
+
+        Args: metric: of the iteration, or `eval/accuracy`, `eval/mean_reward` of an evaluation after it.
+        Raises: RecipeError naming the known metrics when no iteration has this one.
+        """
+        scores: dict[int, float] = {}
+        known: set[str] = set()
+        for path in sorted(self.root.glob("receipts/iteration-*.json")) if count else []:
+            values = self._values(path)
+            known |= values.keys()
+            iteration = int(path.stem.split("-")[1])
+            kept = self.checkpoint(iteration).is_dir() or iteration > self.last_complete()
+            if kept and math.isfinite(values.get(metric, math.nan)):
+                scores[iteration] = values[metric]
+        if known and metric not in known and not metric.startswith("eval/"):
+            raise RecipeError(f"training.best_metric: no metric {metric!r}{nearest(metric, sorted(known))}")
+        return sorted(scores, key=lambda iteration: (scores[iteration], iteration), reverse=True)[:count]
+
+    def _values(self, receipt: Path) -> dict[str, float]:
+        """Metrics of an iteration, and of the evaluation that followed it, if any did."""
+        done = IterationReceipt.model_validate_json(receipt.read_text(encoding="utf-8"))
+        played = self.receipt(f"evaluate-iteration-{done.iteration}", EvalReceipt)
+        if played is None:
+            return done.metrics
+        return done.metrics | {"eval/accuracy": played.accuracy, "eval/mean_reward": played.mean_reward}
+
     def trainer_state(self, iteration: int) -> dict[str, Any]:
         """The driver's state in a complete checkpoint."""
         return json.loads((self.checkpoint(iteration) / "trainer.json").read_text(encoding="utf-8"))
 
     @contextmanager
-    def publish_checkpoint(self, iteration: int, trainer_state: dict[str, Any], keep: int) -> Iterator[Path]:
+    def publish_checkpoint(
+        self, iteration: int, trainer_state: dict[str, Any], keep_last: int, spare: Collection[int] = ()
+    ) -> Iterator[Path]:
         """A folder to write into; on leaving it is synced, renamed into place and marked complete.
 
+        Then all but the newest `keep_last` checkpoints and those of the iterations to `spare` are removed.
         Raises: StorageError when the disk refuses; then nothing remains that a reader would take for complete.
         """
         building = self.checkpoints / f".build-{uuid.uuid4().hex[:8]}"
@@ -90,9 +122,10 @@ class RunFolder:
             building.mkdir(parents=True)
             yield building
             atomic_write_json(building / "trainer.json", trainer_state)
-            _sync_tree(building)
+            sync_tree(building)
             _remove_checkpoint(target)
             os.replace(building, target)
+            sync_path(self.checkpoints)
             atomic_write_json(target / SENTINEL, {"iteration": iteration, "step": trainer_state["step"]})
         except OSError as error:
             raise StorageError(
@@ -101,7 +134,7 @@ class RunFolder:
             ) from error
         finally:
             shutil.rmtree(building, ignore_errors=True)
-        self._prune(iteration, keep)
+        self._prune(iteration, keep_last, spare)
 
     def save_steps(self, iteration: int, steps: list[dict[str, float]]) -> None:
         """Record the metrics of an iteration's steps."""
@@ -115,9 +148,10 @@ class RunFolder:
         kept = [path for path in files if int(path.stem.split("-")[1]) <= last]
         return [json.loads(line) for path in kept for line in path.read_text(encoding="utf-8").splitlines()]
 
-    def _prune(self, newest: int, keep: int) -> None:
+    def _prune(self, newest: int, keep_last: int, spare: Collection[int]) -> None:
         for path in self.checkpoints.glob("iteration-*"):
-            if int(path.name.split("-")[1]) <= newest - keep:
+            iteration = int(path.name.split("-")[1])
+            if iteration <= newest - keep_last and iteration not in spare:
                 _remove_checkpoint(path)
 
 
@@ -135,12 +169,3 @@ def _remove_checkpoint(folder: Path) -> None:
     # The sentinel goes first, so that a kill in the middle leaves nothing that counts as complete.
     (folder / SENTINEL).unlink(missing_ok=True)
     shutil.rmtree(folder, ignore_errors=True)
-
-
-def _sync_tree(folder: Path) -> None:
-    for path in [*folder.rglob("*"), folder]:
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

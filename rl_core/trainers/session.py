@@ -90,7 +90,7 @@ class TrainingSession:
 
     def export(self, iteration: int) -> Path:
         """The trained model as a Hugging Face folder, written once."""
-        if not (self.folder.export / "config.json").is_file():
+        if not self.folder.export.is_dir():
             building = self.folder.export.with_name(".build-model")
             self._trainer_at(iteration).backends()["policy"].export(str(building))
             building.rename(self.folder.export)
@@ -118,7 +118,9 @@ class TrainingSession:
         # Steps and receipt come first: the checkpoint's sentinel is what makes the iteration count as done.
         self.folder.save_steps(iteration, steps)
         self.folder.save_receipt(f"iteration-{iteration:04d}", receipt)
-        with self.folder.publish_checkpoint(iteration, state, self.recipe.training.keep_checkpoints) as building:
+        training = self.recipe.training
+        best = self.folder.best(training.best_metric, training.keep_best)
+        with self.folder.publish_checkpoint(iteration, state, training.keep_last, best) as building:
             trainer.save(str(building))
         self._iteration = iteration
         return receipt

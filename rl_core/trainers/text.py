@@ -8,7 +8,7 @@ from rl_core.distributed import Remote, placement, remote
 from rl_core.models.bundle import ModelBundle
 from rl_core.rollout.engine import RolloutEngine
 from rl_core.train.fsdp import FSDPBackend
-from rl_core.train.stack import TrainStack
+from rl_core.train.stack import TrainStack, check_multi_update
 from rl_core.trainers.base import Track, Trainer
 
 
@@ -20,6 +20,7 @@ class TextTrainer(Trainer):
         recipe, training = self.recipe, self.recipe.training
         algorithm_cls, algorithm_config = algorithms.resolve(recipe.algorithm, "algorithm")
         driver_algorithm = algorithm_cls(algorithm_config)
+        check_multi_update(driver_algorithm, training.num_updates_per_batch)
         updates = training.num_mini_batches * training.num_updates_per_batch
         with placement(self.pool, fraction=1.0, shared_workers=True) as group:
             bundle = remote(ModelBundle, self.source_model, recipe.model)
@@ -33,6 +34,7 @@ class TextTrainer(Trainer):
                 total_steps=self.total_steps * updates,
                 seed=recipe.seed,
                 with_reference=driver_algorithm.needs_reference,
+                ema_cfg=recipe.ema,
             )
             self.engine = remote(
                 RolloutEngine,
@@ -48,6 +50,7 @@ class TextTrainer(Trainer):
                 self.backend,
                 algorithm,
                 micro_batch_size=recipe.placement.micro_batch_size,
+                max_tokens_per_micro_batch=recipe.placement.max_tokens_per_micro_batch,
                 num_mini_batches=training.num_mini_batches,
                 num_updates_per_batch=training.num_updates_per_batch,
                 max_grad_norm=training.max_grad_norm,

@@ -23,12 +23,12 @@ backend = FSDPBackend(
 )
 folder = RunFolder(Path(run_dir))
 folder.create("name: full-disk")
-with folder.publish_checkpoint(1, {"step": 1}, keep=2) as building:
+with folder.publish_checkpoint(1, {"step": 1}, keep_last=2) as building:
     backend.save(str(building))
 # From here the kernel refuses files over 16 KiB, as a full disk would.
 resource.setrlimit(resource.RLIMIT_FSIZE, (16384, 16384))
 try:
-    with folder.publish_checkpoint(2, {"step": 2}, keep=2) as building:
+    with folder.publish_checkpoint(2, {"step": 2}, keep_last=2) as building:
         backend.save(str(building))
 except StorageError as error:
     print("StorageError:", error)

@@ -8,8 +8,9 @@ from rl_core.algorithms.terms import Denominators
 from rl_core.data_proto import DataProto
 from rl_core.distributed import DevicePool, placement, remote
 from rl_core.models.bundle import ModelBundle
-from rl_core.models.causal_lm import inject_lora, load_policy
+from rl_core.models.causal_lm import load_policy
 from rl_core.train.fsdp import FSDPBackend
+from rl_core.train.lora import inject_lora
 from rl_core.train.optimizer import make_optimizer
 from rl_core.train.stack import TrainStack
 from schemas.recipe import FSDPConfig, LoraConfig, LrSchedulerConfig, ModelConfig, OptimizerConfig
@@ -44,7 +45,7 @@ def train_with_fsdp(
     model_dir: str, num_ranks: int, micro_batch_size: int, lora: LoraConfig | None, num_steps: int = NUM_STEPS
 ) -> tuple[dict[str, torch.Tensor], list[float]]:
     algorithm_cls, config = algorithms.resolve({"name": "grpo"}, "algorithm")
-    pool = DevicePool(num_ranks, "cpu", threads_per_device=1)
+    pool = DevicePool(num_ranks, threads_per_device=1)
     with placement(pool) as group:
         bundle = remote(ModelBundle, model_dir, ModelConfig(path=model_dir))
         backend = remote(
@@ -61,7 +62,7 @@ def train_with_fsdp(
         stack = remote(TrainStack, backend, remote(algorithm_cls, config), micro_batch_size=micro_batch_size)
     norms = []
     for step in range(num_steps):
-        norms.append(stack.train(batch(step)).step_metrics["grad_norm"])
+        norms.append(stack.train(batch(step)).grad_norm)
     state = backend.full_state()[0]
     group.close()
     return state, norms

@@ -7,7 +7,7 @@ from rl_core.algorithms import algorithms
 from rl_core.algorithms.base import StageAlgorithm
 from rl_core.data_proto import DataProto
 from rl_core.errors import RewardError
-from rl_core.train.stack import trim_padding
+from rl_core.train.micro_batches import trim_padding
 from rl_core.trainers.base import add_advantages, prompt_batch, rollout_metrics
 
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from rl_core.errors import StorageError
+from rl_core.errors import RecipeError, StorageError
 from rl_core.recipes import parse_recipe
 from rl_core.trainers.run_folder import SENTINEL, RunFolder, run_key
-from schemas.receipts import IterationReceipt
+from schemas.receipts import EvalReceipt, IterationReceipt
 from schemas.recipe import Recipe
 
 KEPT = 99
@@ -20,8 +20,8 @@ def folder(tmp_path: Path) -> RunFolder:
     return made
 
 
-def publish(folder: RunFolder, iteration: int, keep: int = KEPT, text: str = "weights") -> None:
-    with folder.publish_checkpoint(iteration, {"step": 10 * iteration}, keep) as building:
+def publish(folder: RunFolder, iteration: int, keep_last: int = KEPT, text: str = "weights") -> None:
+    with folder.publish_checkpoint(iteration, {"step": 10 * iteration}, keep_last) as building:
         (building / "policy").mkdir()
         (building / "policy" / "weights.txt").write_text(text)
 
@@ -94,7 +94,7 @@ def test_publishing_again_replaces_the_whole_checkpoint(folder: RunFolder):
 @pytest.mark.parametrize("keep", [1, 2])
 def test_only_the_newest_checkpoints_are_kept(folder: RunFolder, keep: int):
     for iteration in range(1, 5):
-        publish(folder, iteration, keep=keep)
+        publish(folder, iteration, keep_last=keep)
     kept = sorted(path.name for path in folder.checkpoints.iterdir())
     assert kept == [f"iteration-{iteration:04d}" for iteration in range(5 - keep, 5)]
     assert folder.last_complete() == 4
@@ -143,3 +143,57 @@ def test_the_run_key_follows_what_decides_the_result(changes: dict[str, object])
 
 def test_the_run_key_follows_the_data():
     assert run_key(recipe(), "data") != run_key(recipe(), "other data")
+
+
+def finish(folder: RunFolder, iteration: int, reward: float, accuracy: float | None = None) -> None:
+    """An iteration as a session ends it: receipt, checkpoint, evaluation."""
+    metrics = {"reward_mean": reward}
+    name = f"iteration-{iteration:04d}"
+    folder.save_receipt(
+        name, IterationReceipt(iteration=iteration, first_step=1, last_step=2, checkpoint="c", metrics=metrics)
+    )
+    metric = "reward_mean" if accuracy is None else "eval/accuracy"
+    best = folder.best(metric, 1)
+    with folder.publish_checkpoint(iteration, {"step": iteration}, 1, best) as building:
+        (building / "weights.txt").write_text("weights")
+    if accuracy is not None:
+        folder.save_receipt(f"evaluate-iteration-{iteration}", evaluated(accuracy))
+
+
+def evaluated(accuracy: float) -> EvalReceipt:
+    zeros = dict.fromkeys(("ci_low", "ci_high", "mean_length", "truncated_share", "mean_reward"), 0.0)
+    return EvalReceipt(
+        label="iteration", step=1, num_rows=1, accuracy=accuracy, samples_path="s", eval_digest="d", **zeros
+    )
+
+
+def kept(folder: RunFolder) -> list[int]:
+    return sorted(int(path.name.split("-")[1]) for path in folder.checkpoints.iterdir())
+
+
+def test_the_best_checkpoint_is_kept_beside_the_last(folder: RunFolder):
+    seen = []
+    for iteration, reward in enumerate([0.2, 0.9, 0.5, 0.9, 0.1], start=1):
+        finish(folder, iteration, reward)
+        seen.append(kept(folder))
+    # The newer of two equals is kept.
+    assert seen == [[1], [2], [2, 3], [4], [4, 5]]
+
+
+def test_the_best_by_evaluation_is_kept(folder: RunFolder):
+    for iteration, accuracy in enumerate([0.3, 0.8, 0.6, 0.7], start=1):
+        finish(folder, iteration, reward=float(iteration), accuracy=accuracy)
+    assert kept(folder) == [2, 4]
+
+
+def test_a_figure_that_is_not_finite_is_never_the_best(folder: RunFolder):
+    finish(folder, 1, 0.1)
+    finish(folder, 2, float("nan"))
+    finish(folder, 3, 0.0)
+    assert kept(folder) == [1, 3]
+
+
+def test_an_unknown_metric_is_named_with_the_known_ones(folder: RunFolder):
+    finish(folder, 1, 0.1)
+    with pytest.raises(RecipeError, match=r"best_metric: no metric 'reward_men' .*'reward_mean'"):
+        folder.best("reward_men", 1)

@@ -1,0 +1,91 @@
+"""Rows end to end in one sequence without padding; each attends to itself only.
+
+transformers tells packed rows apart by their position ids, but its sdpa path then fills a mask over all pairs of
+tokens. The attention here runs row by row instead: cost and memory are those of the rows alone, and no mask is made.
+
+Axes: N packed tokens, R rows.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rl_core.errors import ModelError
+
+ROW_BY_ROW = "sdpa_row_by_row"
+"""Name under which transformers knows the attention of this file; without packed rows it is `sdpa`."""
+
+
+def enable_packing(model: Any) -> None:
+    """Let a transformers model take packed rows. Raises: ModelError when it carries state from token to token."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.masking_utils import sdpa_mask
+
+    if getattr(model, "_is_stateful", False):
+        raise ModelError(
+            f"placement.max_tokens_per_micro_batch: {type(model).__name__} carries a state from token to token, so its "
+            "rows cannot be packed; unset it and use placement.micro_batch_size"
+        )
+    if model.config._attn_implementation == "sdpa":
+        AttentionInterface.register(ROW_BY_ROW, _attend_row_by_row)
+        AttentionMaskInterface.register(ROW_BY_ROW, sdpa_mask)
+        model.set_attn_implementation(ROW_BY_ROW)
+
+
+def packed_inputs(model: Any, input_ids_BL: Tensor, used_BL: Tensor, position_ids_BL: Tensor) -> dict[str, Any]:
+    """Keyword arguments for a model's forward over the used tokens, in row-major order.
+
+    Args: used_BL: where a token is; a row without any is left out.
+    """
+    lengths_R = used_BL.sum(-1)
+    lengths_R = lengths_R[lengths_R > 0]
+    bounds = torch.nn.functional.pad(lengths_R.cumsum(0), (1, 0)).int()
+    longest = int(lengths_R.max())
+    inputs: dict[str, Any] = {
+        "input_ids": input_ids_BL[used_BL][None],
+        "position_ids": position_ids_BL[used_BL][None],
+        "attention_mask": None,
+        "cu_seq_lens_q": bounds,
+        "cu_seq_lens_k": bounds,
+        "max_length_q": longest,
+        "max_length_k": longest,
+    }
+    if model.config._attn_implementation == ROW_BY_ROW:
+        # A mask of four dimensions is passed through as it is, so none is made; the attention below ignores it.
+        inputs["attention_mask"] = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=input_ids_BL.device)
+    return inputs
+
+
+def _attend_row_by_row(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    cu_seq_lens_q: Tensor | None = None,
+    sliding_window: int | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    if cu_seq_lens_q is None:
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
+    bounds, parts = cu_seq_lens_q.tolist(), []
+    for start, stop in pairwise(bounds):
+        mask = _window_mask(stop - start, sliding_window, query.device)
+        queries, keys, values = (tensor[:, :, start:stop] for tensor in (query, key, value))
+        parts.append(sdpa_attention_forward(module, queries, keys, values, mask, **kwargs)[0])
+    return torch.cat(parts, dim=1), None
+
+
+def _window_mask(length: int, sliding_window: int | None, device: torch.device) -> Tensor | None:
+    """[1, 1, length, length] where a window cuts the row; None where plain causal attention is meant."""
+    if sliding_window is None or length <= sliding_window:
+        return None
+    position = torch.arange(length, device=device)
+    distance = position[:, None] - position[None]
+    return ((distance >= 0) & (distance < sliding_window))[None, None]

@@ -1,0 +1,47 @@
+"""The global gradient norm, and clipping to it, over parameters that are laid out in different ways.
+
+torch's own function stacks the norms of all parameters, which fails when sharded and plain ones, or ones on different
+meshes, stand side by side. Here each kind gives one norm, and the squares are added.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+
+def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float, device: torch.device) -> float:
+    """Scale the gradients in place to a global 2-norm of at most `max_norm`. Returns: the norm before.
+
+    Collective. A non-finite norm leaves the gradients alone, so that the caller can skip the step.
+    Args: device: where collectives run; gradients may lie on the CPU.
+    """
+    groups: dict[Any, list[Any]] = {}
+    for parameter in parameters:
+        if parameter.grad is not None:
+            groups.setdefault(_layout(parameter.grad), []).append(parameter.grad)
+    norms = [_norm(gradients, device) for gradients in groups.values()]
+    total = norms[0] if len(norms) == 1 else math.sqrt(sum(norm**2 for norm in norms))
+    if math.isfinite(total):
+        scale = min(1.0, max_norm / (total + 1e-6))
+        for gradients in groups.values():
+            for gradient in gradients:
+                gradient.mul_(scale)
+    return total
+
+
+def _layout(gradient: Any) -> Any:
+    return (gradient.device_mesh, gradient.placements) if isinstance(gradient, DTensor) else None
+
+
+def _norm(gradients: list[Any], device: torch.device) -> float:
+    norm: Any = nn.utils.get_total_norm(gradients)
+    if isinstance(norm, DTensor):
+        local = norm.to_local().to(device)
+        return float(DTensor.from_local(local, norm.device_mesh, norm.placements).full_tensor())
+    return float(norm)

@@ -1,0 +1,71 @@
+"""Adapters: injected before the wrap, switched while sampling (LoRA, arXiv 2106.09685)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from schemas.recipe import LoraConfig
+
+TRAINED = "default"
+"""The adapter that the optimiser moves."""
+AVERAGED = "ema"
+"""The frozen adapter that follows it (DiffusionNFT's old policy, arXiv 2509.16117)."""
+
+
+def inject_lora(policy: Any, config: LoraConfig, seed: int, *, averaged: bool = False) -> None:
+    """Put adapters on the linear layers, in place; the same seed gives the same start on every rank.
+
+    Args: averaged: add a second, frozen adapter that starts as a copy of the first.
+    """
+    from peft import LoraConfig as PeftLoraConfig
+    from peft import get_peft_model
+
+    peft_config = PeftLoraConfig(
+        r=config.rank,
+        lora_alpha=config.alpha,  # type: ignore[arg-type]
+        lora_dropout=config.dropout,
+        target_modules=config.target_modules or "all-linear",
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        policy.model = get_peft_model(policy.model, peft_config)
+        if averaged:
+            policy.model.add_adapter(AVERAGED, peft_config)
+    if averaged:
+        policy.model.set_adapter(TRAINED)
+        tensors = dict(policy.named_parameters())
+        for name, shadow in tensors.items():
+            if is_averaged(name):
+                shadow.requires_grad_(False).data.copy_(tensors[trained_name(name)].data)
+
+
+def is_averaged(name: str) -> bool:
+    """Whether a parameter belongs to the averaged adapter."""
+    return f".{AVERAGED}." in name
+
+
+def trained_name(name: str) -> str:
+    """The trained parameter that an averaged one follows."""
+    return name.replace(f".{AVERAGED}.", f".{TRAINED}.")
+
+
+@contextmanager
+def adapter_in_use(policy: nn.Module, name: str) -> Iterator[None]:
+    """Run forward passes of the block with another adapter, without gradients."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    layers: list[Any] = [module for module in policy.modules() if isinstance(module, BaseTunerLayer)]
+    # peft's own set_adapter also turns gradients on and off, which parameters in FSDP's hands must not see.
+    for layer in layers:
+        layer._active_adapter = [name]
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for layer in layers:
+            layer._active_adapter = [TRAINED]

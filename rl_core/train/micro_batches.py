@@ -1,0 +1,109 @@
+"""Which rows run forward together, and how a mini-batch is cut for that.
+
+Every rank must run the same number of passes, since each gathers parameters from all ranks. A rank that has fewer rows
+than others therefore runs idle passes: one row without a response.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from rl_core.algorithms.terms import Denominators
+from rl_core.data_proto import DataProto
+
+Rows = list[int]
+"""Positions in a shard, ascending; empty for an idle pass."""
+
+
+@dataclass(frozen=True)
+class MiniBatch:
+    """The rows of one optimiser step on this rank."""
+
+    micro_batches: list[Rows]
+    """As many on every rank."""
+    denominators: Denominators
+    """Counts over all ranks."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no rank has anything to learn from."""
+        return self.denominators.num_tokens == 0
+
+
+def trained_rows(mask_BT: Tensor) -> Rows:
+    """Rows with at least one action. Fillers and failed rows have none; left out, they cannot change anything."""
+    return (mask_BT != 0).any(-1).nonzero()[:, 0].tolist()
+
+
+def split_evenly(rows: Rows, num_parts: int) -> list[Rows]:
+    """Consecutive parts whose sizes differ by at most one, the larger ones first."""
+    size, larger = divmod(len(rows), num_parts)
+    bounds = [part * size + min(part, larger) for part in range(num_parts + 1)]
+    return [rows[start:stop] for start, stop in pairwise(bounds)]
+
+
+def by_row_count(rows: Rows, size: int) -> list[Rows]:
+    """Consecutive parts of at most `size` rows."""
+    return [rows[start : start + size] for start in range(0, len(rows), size)]
+
+
+def by_token_count(rows: Rows, lengths_B: list[int], max_tokens: int, at_least: int = 0) -> list[Rows]:
+    """The fewest parts, but `at_least` so many, of at most `max_tokens` tokens, filled evenly and heaviest first.
+
+    The longest row goes to the lightest part each time (longest processing time first, Graham 1969). A row longer than
+    `max_tokens` has a part of its own.
+    """
+    total = sum(lengths_B[row] for row in rows)
+    for num_parts in range(max(at_least, -(-total // max_tokens), 1), max(len(rows), at_least, 1) + 1):
+        parts: list[Rows] = [[] for _ in range(num_parts)]
+        loads = [0] * num_parts
+        for row in sorted(rows, key=lambda row: (-lengths_B[row], row)):
+            lightest = loads.index(min(loads))
+            parts[lightest].append(row)
+            loads[lightest] += lengths_B[row]
+        if all(load <= max_tokens or len(part) == 1 for load, part in zip(loads, parts, strict=True)):
+            break
+    order = sorted(range(len(parts)), key=lambda part: (-loads[part], part))
+    return [sorted(parts[part]) for part in order if parts[part]]
+
+
+def take(shard: DataProto, rows: Rows) -> DataProto:
+    """A micro-batch of a shard, without columns that are padding in all its rows."""
+    return trim_padding(shard[rows]) if rows else idle_row(shard)
+
+
+def idle_row(shard: DataProto) -> DataProto:
+    """One row of a single token that nothing is learnt from, for a pass that only keeps the ranks in step."""
+    row = shard[[0]]
+    assert row.batch is not None
+    num_response = row.tensor("response_mask").shape[1]
+    attention = torch.zeros_like(row.tensor("attention_mask"))
+    attention[:, -num_response - 1] = 1
+    row.batch["attention_mask"] = attention
+    row.batch["response_mask"] = torch.zeros_like(row.tensor("response_mask"))
+    row.batch["position_ids"] = torch.zeros_like(row.tensor("position_ids"))
+    return trim_padding(row)
+
+
+def trim_padding(micro: DataProto) -> DataProto:
+    """Cut columns that are padding in every row: left of all prompts, right of all responses."""
+    assert micro.batch is not None
+    attention_BL, mask_BT = micro.tensor("attention_mask"), micro.tensor("response_mask")
+    num_response = mask_BT.shape[1]
+    num_prompt = attention_BL.shape[1] - num_response
+    used_L = attention_BL.any(0)
+    first = int(used_L[:num_prompt].int().argmax())
+    last = num_prompt + max(1, int(used_L[num_prompt:].sum()))
+    tensors = {}
+    for key, value in micro.batch.items():
+        if value.dim() == 2 and value.shape[1] == attention_BL.shape[1]:
+            tensors[key] = value[:, first:last]
+        elif value.dim() == 2 and value.shape[1] == num_response:
+            tensors[key] = value[:, : last - num_prompt]
+        else:
+            tensors[key] = value
+    return DataProto.from_dict(tensors, micro.non_tensor_batch, micro.meta_info)

@@ -1,0 +1,78 @@
+"""The FSDP2 wrap (arXiv 2304.11277): which module is sharded how, by `FSDPConfig`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+
+from schemas.recipe import DType, FSDPConfig, FSDPMode
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+DTYPES = {DType.BFLOAT16: torch.bfloat16, DType.FLOAT32: torch.float32}
+
+
+def reshards_after_forward(config: FSDPConfig) -> bool:
+    """Whether gathered parameters are freed between a block's forward and backward pass."""
+    if config.reshard_after_forward is not None:
+        return config.reshard_after_forward
+    return config.fsdp_mode is FSDPMode.FULL
+
+
+def cast_parameters(module: nn.Module, dtype: DType, skip: Callable[[str], bool] = lambda name: False) -> None:
+    """Store parameters in `dtype`, but for those whose name `skip` picks; buffers (rotary frequencies) stay."""
+    for name, parameter in module.named_parameters():
+        if not skip(name):
+            parameter.data = parameter.data.to(DTYPES[dtype])
+
+
+def shard(policy: nn.Module, blocks: list[nn.Module], config: FSDPConfig, mesh: DeviceMesh) -> None:
+    """Wrap the blocks one by one and then, unless `root_wrap` is off, what is left, in place, on the mesh's device.
+
+    The policy must hold everything that it will ever hold: nothing can be injected afterwards.
+    """
+    if not config.cpu_offload:
+        policy.to(mesh.device_type)
+    options: dict[str, Any] = {
+        "mesh": mesh,
+        "reshard_after_forward": reshards_after_forward(config),
+        "mp_policy": MixedPrecisionPolicy(
+            param_dtype=DTYPES[config.param_dtype], reduce_dtype=DTYPES[config.reduce_dtype]
+        ),
+    }
+    if config.cpu_offload:
+        options["offload_policy"] = CPUOffloadPolicy(pin_memory=mesh.device_type == "cuda")
+    for block in blocks:
+        if config.torch_compile:
+            block.compile()
+        fully_shard(block, **options)
+    if config.root_wrap:
+        fully_shard(policy, **options)
+    else:
+        for tensor in [*unsharded_parameters(policy), *policy.buffers()]:
+            tensor.data = tensor.data.to(mesh.device_type)
+    _prefetch(blocks, config.forward_prefetch)
+    for unit in units(policy):
+        unit._get_fsdp_state()._lazy_init()
+
+
+def units(policy: nn.Module) -> list[Any]:
+    """The FSDP-wrapped modules, the root first."""
+    return [module for module in policy.modules() if isinstance(module, FSDPModule)]
+
+
+def unsharded_parameters(policy: nn.Module) -> list[nn.Parameter]:
+    """What the wrap left whole on every rank; call while the wrapped modules are sharded."""
+    return [parameter for parameter in policy.parameters() if not isinstance(parameter, DTensor)]
+
+
+def _prefetch(blocks: list[Any], ahead: int) -> None:
+    if ahead:
+        for index, block in enumerate(blocks):
+            block.set_modules_to_forward_prefetch(blocks[index + 1 : index + 1 + ahead])

@@ -1,0 +1,92 @@
+"""Real ranks for tests: two processes with a gloo group of one or two of them per job, kept for the whole session."""
+
+from __future__ import annotations
+
+import multiprocessing
+import socket
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from typing import Any, TypeVar
+
+R = TypeVar("R")
+NUM_PROCESSES = 2
+TIMEOUT_S = 180
+
+
+class Ranks:
+    """Processes that run jobs. Start them with `with`; `run` gives the answers in rank order."""
+
+    def __enter__(self) -> Ranks:
+        context = multiprocessing.get_context("spawn")
+        self._pipes: list[Connection] = []
+        self._processes = []
+        for _ in range(NUM_PROCESSES):
+            mine, theirs = context.Pipe()
+            process = context.Process(target=serve, args=(theirs,), daemon=True)
+            process.start()
+            theirs.close()
+            self._pipes.append(mine)
+            self._processes.append(process)
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        for pipe in self._pipes:
+            pipe.close()
+        for process in self._processes:
+            process.join(10)
+            if process.is_alive():
+                process.kill()
+                process.join()
+
+    def run(self, world_size: int, job: Callable[..., R], *args: Any, **kwargs: Any) -> list[R]:
+        """Call `job(rank_info, *args, **kwargs)` on every rank; it must stand in an importable module."""
+        port = free_port()
+        for rank in range(world_size):
+            self._pipes[rank].send((rank, world_size, port, job, args, kwargs))
+        answers = []
+        for rank in range(world_size):
+            if not self._pipes[rank].poll(TIMEOUT_S):
+                raise TimeoutError(f"rank {rank} of {world_size} did not answer within {TIMEOUT_S} s")
+            answers.append(self._pipes[rank].recv())
+        for done, answer in answers:
+            if not done:
+                raise RuntimeError(f"a rank failed:\n{answer}")
+        return [answer for _, answer in answers]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def serve(pipe: Connection) -> None:
+    """Body of a process: jobs until the pipe closes."""
+    while True:
+        try:
+            rank, world_size, port, job, args, kwargs = pipe.recv()
+        except EOFError:
+            return
+        try:
+            pipe.send((True, run_job(rank, world_size, port, job, args, kwargs)))
+        except Exception:
+            pipe.send((False, traceback.format_exc()))
+
+
+def run_job(rank: int, world_size: int, port: int, job: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """One job within a process group of its own."""
+    import torch
+    import torch.distributed as dist
+
+    from rl_core.rank_info import RankInfo
+
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=world_size, timeout=timedelta(seconds=60)
+    )
+    try:
+        return job(RankInfo(rank, world_size, "cpu", 1), *args, **kwargs)
+    finally:
+        dist.destroy_process_group()
