@@ -21,6 +21,10 @@ class DataError(UserError):
     """Rows, files or data references cannot be used."""
 
 
+class UnsupportedMediaError(DataError, NotImplementedError):
+    """A media reference of a kind that no loader implements yet."""
+
+
 class ModelError(UserError):
     """A model cannot be found or loaded."""
 
@@ -37,5 +41,17 @@ class RewardError(RLTrainError):
     """A reward is missing or not finite."""
 
 
+class WorkerError(RLTrainError):
+    """A worker's method raised; the message holds rank, role, method and the remote traceback."""
+
+
 class WorkerDied(RLTrainError):
     """A worker process ended while it was needed; a retry rebuilds the workers from the last checkpoint."""
+
+
+class WorkerHung(RLTrainError):
+    """Workers waited in vain for some of their siblings; the message names those that are missing."""
+
+
+class WorkerOutOfMemory(UserError):
+    """A worker asked for more memory than there is; the message says what to change."""

@@ -42,11 +42,14 @@ class ValidationReport(Receipt):
     """Outcome of validate-data over all files of a recipe."""
 
     files: list[SourceFile]
+    schemas: dict[str, str] = Field(default_factory=dict)
+    """File -> the contract its rows were held to: prompt, media, preference or response."""
     num_rows: int
     num_accepted: int
     rejected_by_reason: dict[str, int]
+    """Problems by kind, most frequent first; a row may have several."""
     examples: list[Rejection]
-    """The first refused rows; all of them are in `rejects_path`."""
+    """The first refused rows, and the first of every reason; all of them are in `rejects_path`."""
     rejects_path: str | None = None
     cached: bool = False
     """True when the same files had been validated before under the same schema and environments."""

@@ -1,16 +1,21 @@
-"""Rows in batches, each checked against the prompt-row schema: what validation reports and preparation keeps."""
+"""Rows in batches of bounded size, each checked against its contract: what preparation keeps and validation counts."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rl_core.data.readers import read_rows
+from rl_core.data.contracts import contract_of
+from rl_core.data.overlap import HeldOut
+from rl_core.data.readers import normalise, raw_values
+from rl_core.data.text_files import RawValue
 from rl_core.errors import DataError
-from schemas.prompt_rows import AllowedEnvClasses, validate_rows
+from schemas.contract import SchemaName
+from schemas.ground_truth import AllowedEnvClasses
 from schemas.receipts import Rejection
 
 BATCH_ROWS = 4096
+BATCH_BYTES = 32 * 2**20
 
 
 @dataclass
@@ -43,21 +48,20 @@ def checked_batches(
     allowed_env_classes: AllowedEnvClasses,
     default_env_class: str | None,
     prompt_key: str = "prompt",
+    held_out: HeldOut | None = None,
 ) -> Iterator[Batch]:
-    """Read a file in batches of `BATCH_ROWS`; unreadable JSON lines are rejections like any other.
+    """Read a file of prompt rows in batches; unreadable lines are rejections like any other.
 
+    Args: held_out: the questions of the held-out rows, which no row of this file may ask.
     Raises: DataError when the file as a whole cannot be read, or holds nothing.
     """
+    contract = contract_of(SchemaName.PROMPT, path, allowed_env_classes, default_env_class)
     num_seen = 0
-    for batch in _raw_batches(path, prompt_key):
-        batch.rejections += validate_rows(
-            batch.rows,
-            file=str(path),
-            first_row=batch.numbers[0] if batch.numbers else 1,
-            row_numbers=batch.numbers,
-            allowed_env_classes=allowed_env_classes,
-            default_env_class=default_env_class,
-        )
+    for batch in raw_batches(path, prompt_key):
+        batch.rows = [normalise(row, prompt_key) for row in batch.rows]
+        batch.rejections += contract.validate(batch.rows, file=str(path), row_numbers=batch.numbers)
+        if held_out is not None:
+            batch.rejections += held_out.rejections(batch.rows, batch.numbers, str(path))
         batch.rejections.sort(key=lambda rejection: rejection.row)
         num_seen += batch.num_rows
         yield batch
@@ -65,27 +69,34 @@ def checked_batches(
         raise DataError(f"{path}: the file is empty; expected at least one row")
 
 
-def _raw_batches(path: Path | str, prompt_key: str) -> Iterator[Batch]:
-    unreadable: list[Rejection] = []
+def raw_batches(path: Path | str, prompt_key: str = "prompt") -> Iterator[Batch]:
+    """The raw values of a file in batches of at most `BATCH_ROWS` rows and about `BATCH_BYTES` bytes."""
+    bad_lines: list[Rejection] = []
 
     def on_bad_line(number: int, error: DataError) -> None:
-        unreadable.append(_unreadable_line(str(path), number, error))
+        reason = str(error).removeprefix(f"{Path(path).expanduser()}:{number}: ")
+        bad_lines.append(unreadable(str(path), number, reason))
 
-    batch = Batch()
-    for number, row in read_rows(path, prompt_key=prompt_key, on_bad_line=on_bad_line):
-        batch.numbers.append(number)
-        batch.rows.append(row)
-        if len(batch.rows) + len(unreadable) >= BATCH_ROWS:
-            batch.rejections += unreadable
-            unreadable.clear()
+    batch, size = Batch(), 0
+    for raw in raw_values(path, prompt_key=prompt_key, on_bad_line=on_bad_line):
+        _add(batch, raw)
+        size += raw.num_bytes
+        if len(batch.rows) + len(bad_lines) >= BATCH_ROWS or size >= BATCH_BYTES:
+            batch.rejections += bad_lines
+            bad_lines.clear()
             yield batch
-            batch = Batch()
-    batch.rejections += unreadable
+            batch, size = Batch(), 0
+    batch.rejections += bad_lines
     if batch.rows or batch.rejections:
         yield batch
 
 
-def _unreadable_line(file: str, number: int, error: DataError) -> Rejection:
+def _add(batch: Batch, raw: RawValue) -> None:
+    batch.numbers.append(raw.number)
+    batch.rows.append(raw.value)
+
+
+def unreadable(file: str, row: int, reason: str) -> Rejection:
+    """The rejection of a row that could not be read."""
     expected = "an object or a string in valid JSON on one line"
-    reason = str(error).removeprefix(f"{Path(file).expanduser()}:{number}: ")
-    return Rejection(file=file, row=number, field="line", reason="unreadable line", value=reason, expected=expected)
+    return Rejection(file=file, row=row, field="line", reason="unreadable line", value=reason, expected=expected)

@@ -1,21 +1,30 @@
-"""Validation of prompt files: every error in one pass, memory bounded by the batch, unchanged files not read again."""
+"""Validation of row files: every error in one pass, memory bounded by the batch, unchanged files not read again."""
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from pydantic import ValidationError
 
 from rl_core.data.atomic import atomic_write_json, atomic_write_text, atomic_writer
+from rl_core.data.checking import Checked, CheckSettings, Part, check_part, parts_of
 from rl_core.data.fingerprint import explain_change, file_parts, fingerprint, run_hash
+from rl_core.data.overlap import HeldOut
 from rl_core.errors import DataError
-from schemas.prompt_rows import SCHEMA_VERSION, AllowedEnvClasses
-from schemas.receipts import Receipt, Rejection, ValidationReport
+from schemas.contract import SchemaName
+from schemas.ground_truth import AllowedEnvClasses
+from schemas.media_checks import MediaLimits
+from schemas.prompt_rows import SCHEMA_VERSION
+from schemas.receipts import Receipt, Rejection, SourceFile, ValidationReport
 
 Policy = Literal["fail", "drop"]
+Runner: TypeAlias = Callable[[Sequence[Part], CheckSettings, HeldOut], Iterator[tuple[Part, Checked]]]
+"""Checks parts somewhere and yields what was found, in the order of the parts and of their rows."""
+
 NUM_EXAMPLES = 10
+EXAMPLES_PER_REASON = 2
 
 
 class _Remembered(Receipt):
@@ -40,85 +49,55 @@ def validate_files(
     policy: Policy = "fail",
     max_bad_fraction: float = 0.0,
     prompt_key: str = "prompt",
+    held_out: Sequence[Path | str] = (),
+    schema: SchemaName | None = None,
 ) -> ValidationReport:
-    """Check all rows of all files; `rejects.jsonl` in `rejects_dir` lists every problem.
-
-    Args: policy: `fail` refuses any bad row, `drop` accepts up to `max_bad_fraction` of all rows.
-    Returns: the report, from the cache when the same files were validated before in the same way.
-    Raises: DataError when the policy refuses the files, no row is good, or a file cannot be read.
-    """
-    if not paths:
-        raise DataError("no data files to validate; name at least one")
-    sources = [fingerprint(path, memo_dir) for path in paths]
-    parts = file_parts({"data": sources}) | {
-        "schema version": SCHEMA_VERSION,
-        "environments": describe_env_classes(allowed_env_classes),
-        "default env_class": default_env_class or "",
-        "prompt key": prompt_key,
-    }
-    rejects_path = Path(rejects_dir).expanduser() / "rejects.jsonl"
-    memo = Path(memo_dir).expanduser() / f"validation-{run_hash(parts)[:16]}.json"
-    latest = memo.with_name(f"validation-latest-{_paths_key(paths)}.json")
-    report = _from_memo(memo, parts, rejects_path)
-    if report is None:
-        num_rows, rejections = 0, _Rejections()
-        with atomic_writer(rejects_path) as file:
-            for path in paths:
-                num_rows += _check_file(
-                    path, rejections, file.write, allowed_env_classes, default_env_class, prompt_key
-                )
-        report = ValidationReport(
-            files=sources,
-            num_rows=num_rows,
-            num_accepted=num_rows - rejections.num_rows,
-            rejected_by_reason=dict(rejections.by_reason),
-            examples=rejections.examples,
-            rejects_path=str(rejects_path),
-            explanation=_explain_miss(latest, parts),
-        )
-        atomic_write_json(memo, _Remembered(parts=parts, report=report).model_dump())
-    atomic_write_text(latest, _Remembered(parts=parts, report=report).model_dump_json())
-    _apply_policy(report, policy, max_bad_fraction)
+    """`check_files`, then `apply_policy`. Raises: DataError when a file cannot be read or the policy refuses it."""
+    settings = CheckSettings(allowed_env_classes, default_env_class, prompt_key, schema)
+    report = check_files(paths, settings, held_out=held_out, rejects_dir=rejects_dir, memo_dir=memo_dir)
+    apply_policy(report, policy, max_bad_fraction)
     return report
 
 
-class _Rejections:
-    """Running totals over the batches of all files."""
+def check_files(
+    paths: Sequence[Path | str],
+    settings: CheckSettings,
+    *,
+    held_out: Sequence[Path | str] = (),
+    rejects_dir: Path | str,
+    memo_dir: Path | str,
+    runner: Runner | None = None,
+) -> ValidationReport:
+    """Check all rows of all files; `rejects.jsonl` in `rejects_dir` lists every problem.
 
-    def __init__(self) -> None:
-        self.num_rows = 0
-        self.by_reason: Counter[str] = Counter()
-        self.examples: list[Rejection] = []
-
-    def add(self, rejections: list[Rejection], num_rows: int) -> None:
-        self.num_rows += num_rows
-        self.by_reason.update(rejection.reason for rejection in rejections)
-        self.examples += rejections[: NUM_EXAMPLES - len(self.examples)]
-
-
-def _check_file(
-    path: Path | str,
-    rejections: _Rejections,
-    write: Callable[[str], object],
-    allowed_env_classes: AllowedEnvClasses,
-    default_env_class: str | None,
-    prompt_key: str,
-) -> int:
-    from rl_core.data.batches import checked_batches
-
-    num_rows = 0
-    for batch in checked_batches(
-        path, allowed_env_classes=allowed_env_classes, default_env_class=default_env_class, prompt_key=prompt_key
-    ):
-        num_rows += batch.num_rows
-        rejections.add(batch.rejections, len(batch.rejected_numbers))
-        for rejection in batch.rejections:
-            write(rejection.model_dump_json() + "\n")
-    return num_rows
+    Args: paths: training files, or any others. held_out: evaluation files, checked as well; a row of `paths` that
+    asks what one of their rows asks is refused. runner: where to check; unset means here, on all cores.
+    Returns: the report, from the cache when the same files were validated before in the same way.
+    Raises: DataError when a file cannot be read or is empty.
+    """
+    files = [str(path) for path in (*paths, *held_out)]
+    if not files:
+        raise DataError("no data files to validate; name at least one")
+    sources = [fingerprint(file, memo_dir) for file in files]
+    parts = _hash_parts(sources, len(paths), settings)
+    rejects_path = Path(rejects_dir).expanduser() / "rejects.jsonl"
+    memo = Path(memo_dir).expanduser() / f"validation-{run_hash(parts)[:16]}.json"
+    latest = memo.with_name(f"validation-latest-{_paths_key(files)}.json")
+    report = _from_memo(memo, parts, rejects_path, settings)
+    if report is None:
+        report = _check(files, len(paths), settings, runner or run_here, rejects_path).model_copy(
+            update={"files": sources, "explanation": _explain_miss(latest, parts)}
+        )
+        atomic_write_json(memo, _Remembered(parts=parts, report=report).model_dump())
+    atomic_write_text(latest, _Remembered(parts=parts, report=report).model_dump_json())
+    return report
 
 
-def _apply_policy(report: ValidationReport, policy: Policy, max_bad_fraction: float) -> None:
-    listed = "\n".join(f"  {example}" for example in report.examples)
+def apply_policy(report: ValidationReport, policy: Policy, max_bad_fraction: float) -> None:
+    """Whether these rows may be used. Args: policy: `fail` refuses any bad row, `drop` accepts up to
+    `max_bad_fraction` of all rows. Raises: DataError when they may not, or no row is good."""
+    examples = report.examples[:NUM_EXAMPLES]
+    listed = "\n".join(f"  {example}" for example in examples)
     found = f"{report.num_rejected} of {report.num_rows} rows are refused"
     if not report.num_accepted:
         raise DataError(f"no row can be used: {found}; all problems are in {report.rejects_path}\n{listed}")
@@ -130,11 +109,88 @@ def _apply_policy(report: ValidationReport, policy: Policy, max_bad_fraction: fl
         raise DataError(f"{found}, {limit}\n{listed}")
 
 
-def _from_memo(memo: Path, parts: dict[str, str], rejects_path: Path) -> ValidationReport | None:
+def run_here(parts: Sequence[Part], settings: CheckSettings, held_out: HeldOut) -> Iterator[tuple[Part, Checked]]:
+    """Check parts one after the other, each on all cores of this machine."""
+    for part in parts:
+        for checked in check_part(part, settings, held_out):
+            yield part, checked
+
+
+def _check(
+    files: Sequence[str], num_training: int, settings: CheckSettings, runner: Runner, rejects_path: Path
+) -> ValidationReport:
+    totals = _Totals()
+    held_out = HeldOut.of_files(files[num_training:], settings.prompt_key)
+    schemas = {}
+    with atomic_writer(rejects_path) as rejects:
+        for chosen, known in ((files[:num_training], held_out), (files[num_training:], HeldOut())):
+            parts = [part for file in chosen for part in parts_of(file, settings)]
+            schemas |= {part.file: part.schema.value for part in parts}
+            for part, checked in runner(parts, settings, known):
+                totals.add(part.file, checked)
+                rejects.writelines(rejection.model_dump_json() + "\n" for rejection in checked.rejections)
+            for file in chosen:
+                if not totals.rows_of[file]:
+                    raise DataError(f"{file}: the file is empty; expected at least one row")
+    return ValidationReport(
+        files=[],
+        schemas=schemas,
+        num_rows=totals.rows_of.total(),
+        num_accepted=totals.rows_of.total() - totals.num_rejected,
+        rejected_by_reason=dict(totals.by_reason.most_common()),
+        examples=totals.examples,
+        rejects_path=str(rejects_path),
+        explanation="",
+    )
+
+
+class _Totals:
+    """Running totals over the batches of all files."""
+
+    def __init__(self) -> None:
+        self.rows_of: Counter[str] = Counter()
+        self.num_rejected = 0
+        self.by_reason: Counter[str] = Counter()
+        self.examples: list[Rejection] = []
+        self._shown: Counter[str] = Counter()
+
+    def add(self, file: str, checked: Checked) -> None:
+        self.rows_of[file] += checked.num_rows
+        self.num_rejected += checked.num_rejected
+        for rejection in checked.rejections:
+            self.by_reason[rejection.reason] += 1
+            # The first ones overall, and the first of each reason wherever they are.
+            if len(self.examples) < NUM_EXAMPLES or self._shown[rejection.reason] < EXAMPLES_PER_REASON:
+                self.examples.append(rejection)
+                self._shown[rejection.reason] += 1
+
+
+def _hash_parts(sources: list[SourceFile], num_training: int, settings: CheckSettings) -> dict[str, str]:
+    return file_parts({"data": sources[:num_training], "held-out": sources[num_training:]}) | {
+        "schema version": SCHEMA_VERSION,
+        "schema": settings.schema.value if settings.schema else "recognised",
+        "environments": describe_env_classes(settings.allowed_env_classes),
+        "default env_class": settings.default_env_class or "",
+        "prompt key": settings.prompt_key,
+        "media limits": _describe_limits(settings.limits, settings.media_root),
+    }
+
+
+def _describe_limits(limits: MediaLimits, root: Path | None) -> str:
+    remote = "remote media checked" if limits.check_remote else "remote media unchecked"
+    return f"{limits.max_bytes} bytes, {limits.max_pixels} pixels, {remote}, root {root or 'of the file'}"
+
+
+def _from_memo(
+    memo: Path, parts: dict[str, str], rejects_path: Path, settings: CheckSettings
+) -> ValidationReport | None:
     remembered = _read_memo(memo)
     if remembered is None or remembered.parts != parts:
         return None
     report = remembered.report
+    # Media lie outside the files whose content is known, so rows that name some are looked at again.
+    if set(report.schemas.values()) & {SchemaName.MEDIA, SchemaName.PREFERENCE}:
+        return None
     if report.num_rejected and (report.rejects_path != str(rejects_path) or not rejects_path.is_file()):
         return None
     explanation = "cached: the same files were validated before under the same schema and environments"
@@ -146,7 +202,7 @@ def _explain_miss(latest: Path, parts: dict[str, str]) -> str:
     if previous is None:
         return "validated: first time for these files"
     if previous.parts == parts:
-        return "validated: the list of refused rows had to be written again"
+        return "validated: the rows had to be looked at again"
     return f"validated: {explain_change(previous.parts, parts)}"
 
 

@@ -1,0 +1,63 @@
+"""Which contract a file is held to: named, or recognised by its first rows."""
+
+from collections import Counter
+from collections.abc import Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from rl_core.data.readers import raw_values
+from schemas.contract import RowContract, SchemaName
+from schemas.ground_truth import AllowedEnvClasses
+from schemas.media_checks import MediaLimits
+from schemas.media_prompts import LEGACY_FIELDS, media_contract
+from schemas.preference_rows import preference_contract
+from schemas.prompt_rows import prompt_contract
+from schemas.response_rows import PARAMS, response_contract
+
+NUM_LOOKED_AT = 20
+
+
+def contract_of(
+    schema: SchemaName,
+    path: Path | str,
+    allowed_env_classes: AllowedEnvClasses,
+    default_env_class: str | None = None,
+    *,
+    prompt_key: str = "prompt",
+    media_root: Path | None = None,
+    limits: MediaLimits | None = None,
+) -> RowContract:
+    """The contract of a file's rows.
+
+    Args: media_root: where relative media paths begin; unset means the file's own folder.
+    """
+    folder = media_root or Path(path).expanduser().absolute().parent
+    if schema is SchemaName.MEDIA:
+        return media_contract(folder, limits, prompt_key)
+    if schema is SchemaName.PREFERENCE:
+        return preference_contract(folder, limits)
+    if schema is SchemaName.RESPONSE:
+        return response_contract()
+    return prompt_contract(allowed_env_classes, default_env_class)
+
+
+def recognise(path: Path | str, *, prompt_key: str = "prompt") -> SchemaName:
+    """The contract that a file's first readable rows ask for; prompt rows when nothing tells."""
+    values = islice(raw_values(path, prompt_key=prompt_key, on_bad_line=lambda *_: None), NUM_LOOKED_AT)
+    votes = Counter(_kind_of(raw.value, prompt_key) for raw in values)
+    return votes.most_common(1)[0][0] if votes else SchemaName.PROMPT
+
+
+def _kind_of(value: str | Mapping[str, Any], prompt_key: str) -> SchemaName:
+    if isinstance(value, str):
+        return SchemaName.MEDIA
+    keys = value.keys()
+    if PARAMS in keys:
+        return SchemaName.RESPONSE
+    if keys & {"chosen", "rejected", "chosen_response", "rejected_response"}:
+        return SchemaName.PREFERENCE
+    if keys & {"env_class", "reward_spec", "reward_model"}:
+        return SchemaName.PROMPT
+    is_text = isinstance(value.get(prompt_key), str) or "caption" in keys
+    return SchemaName.MEDIA if is_text or keys & {"media", "media_refs", *LEGACY_FIELDS} else SchemaName.PROMPT

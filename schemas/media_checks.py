@@ -1,0 +1,182 @@
+"""Media in rows: which references are allowed, where they lead, and whether the file behind one is what it says.
+
+Relative URIs belong to the folder of the file that names them and must stay inside it; absolute paths and
+http, https, s3 and gs URIs pass through unchanged and are opened with fsspec when somebody needs the bytes.
+"""
+
+import io
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from rl_core.errors import DataError
+from schemas.problems import Problem, as_list
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+REMOTE_SCHEMES = ("http", "https", "s3", "gs")
+_SCHEME = re.compile(r"^([a-zA-Z][a-zA-Z0-9+.-]+):(//)?")
+
+
+class Modality(StrEnum):
+    """What a reference leads to."""
+
+    IMAGE = "image"
+    """A still picture that PIL can decode."""
+
+
+class MediaRole(StrEnum):
+    """What a reference is for."""
+
+    CONDITION = "condition"
+    """Shown to the model beside the prompt: an edit's source, a video's first frame."""
+
+
+SUPPORTED = (Modality.IMAGE, MediaRole.CONDITION)
+"""The one pair that loaders implement."""
+
+
+@dataclass(frozen=True)
+class MediaLimits:
+    """What a media file may be at most; a header that promises more is refused before anything is decoded."""
+
+    max_bytes: int = 64 * 2**20
+    max_pixels: int = 64_000_000
+    check_remote: bool = False
+    """Fetch http, https, s3 and gs references too; otherwise they are taken on trust."""
+
+
+@dataclass(frozen=True)
+class MediaRef:
+    """One reference of a row, its URI resolved."""
+
+    modality: str
+    role: str
+    uri: str
+
+
+def is_remote(uri: str) -> bool:
+    """Whether a URI leaves this machine."""
+    match = _SCHEME.match(uri)
+    return match is not None and match[1].lower() in REMOTE_SCHEMES
+
+
+def uri_problems(field: str, uri: Any) -> list[Problem]:
+    """Everything wrong with a URI as written."""
+    expected = f"a path, or a URI with {', '.join(scheme + '://' for scheme in REMOTE_SCHEMES)}"
+    if not isinstance(uri, str) or not uri.strip() or "\0" in uri:
+        return [Problem(field, "not a URI", uri, expected)]
+    scheme = _SCHEME.match(uri)
+    if scheme and scheme[1].lower() not in (*REMOTE_SCHEMES, "file"):
+        return [Problem(field, "unknown URI scheme", uri, expected)]
+    if not scheme and not uri.startswith(("/", "~")) and _climbs(uri):
+        return [Problem(field, "path climbs out of its folder", uri, "a path inside the folder of the file")]
+    return []
+
+
+def resolve_uri(uri: str, folder: Path) -> str:
+    """Where a URI leads: relative ones under `folder`, all others unchanged."""
+    if _SCHEME.match(uri) or uri.startswith("/"):
+        return uri
+    return str(Path(uri).expanduser()) if uri.startswith("~") else str(folder / uri)
+
+
+def open_media(uri: str, max_bytes: int = MediaLimits.max_bytes) -> bytes:
+    """The bytes behind a resolved URI. Raises: DataError when it cannot be opened or is larger than `max_bytes`."""
+    import fsspec
+
+    try:
+        with fsspec.open(_lower_scheme(uri), "rb") as file:
+            content: bytes = file.read(max_bytes + 1)  # pyright: ignore[reportAttributeAccessIssue]
+    except ImportError as error:
+        raise DataError(f"{uri}: {error}") from error
+    # Each remote filesystem raises what it likes for a missing object or a refused login.
+    except Exception as error:
+        raise DataError(f"{uri}: cannot be opened: {type(error).__name__}: {error}") from error
+    if len(content) > max_bytes:
+        raise DataError(f"{uri}: more than {max_bytes} bytes")
+    return content
+
+
+def load_image(source: str | bytes, limits: MediaLimits | None = None) -> "Image":
+    """The decoded RGB image behind a resolved URI, or in the bytes themselves.
+
+    Raises: DataError when it cannot be opened or decoded, or exceeds the limits.
+    """
+    from PIL import Image
+
+    limits = limits or MediaLimits()
+    name = f"{len(source)} bytes" if isinstance(source, bytes) else source
+    content = source if isinstance(source, bytes) else open_media(source, limits.max_bytes)
+    if len(content) > limits.max_bytes:
+        raise DataError(f"{name}: more than {limits.max_bytes} bytes")
+    try:
+        with Image.open(io.BytesIO(content)) as image:
+            if image.width * image.height > limits.max_pixels:
+                raise DataError(f"{name}: {image.width} x {image.height} is more than {limits.max_pixels} pixels")
+            return image.convert("RGB")
+    except Image.DecompressionBombError as error:
+        raise DataError(f"{name}: {error}") from error
+    except (OSError, SyntaxError, ValueError) as error:
+        raise DataError(f"{name}: not a readable image ({error})") from error
+
+
+def file_problems(field: str, uri: str, limits: MediaLimits) -> list[Problem]:
+    """Whether the file behind a resolved URI exists, decodes and keeps to the limits."""
+    if is_remote(uri) and not limits.check_remote:
+        return []
+    if not is_remote(uri) and not _local(uri).is_file():
+        return [Problem(field, "no such media file", uri, "the path of an existing file")]
+    try:
+        load_image(uri, limits)
+    except DataError as error:
+        said = str(error).removeprefix(f"{uri}: ")
+        reason = "media too large" if "more than" in said else "not a readable image"
+        return [Problem(field, reason, f"{uri}: {said}", "an image that decodes, within the limits")]
+    return []
+
+
+def embedded_image_problems(value: Any) -> list[Problem]:
+    """Everything wrong with an `images` column of `{bytes, path}` (MMPR-Tiny) or paths; None is no images."""
+    if value is None:
+        return []
+    images = as_list(value)
+    if images is None:
+        return [Problem("images", "not a list of images", value, "a list of {bytes, path}")]
+    return [problem for i, image in enumerate(images) for problem in _one_image(f"images[{i}]", image)]
+
+
+def _one_image(field: str, image: Any) -> list[Problem]:
+    if isinstance(image, str):
+        return uri_problems(field, image)
+    content = image.get("bytes") if isinstance(image, Mapping) else None
+    if content is None:
+        path = image.get("path") if isinstance(image, Mapping) else None
+        return uri_problems(f"{field}.path", path) if path else [Problem(field, "no image", image, "bytes or a path")]
+    try:
+        load_image(bytes(content))
+    except (DataError, TypeError) as error:
+        return [Problem(f"{field}.bytes", "not a readable image", str(error), "the bytes of an image file")]
+    return []
+
+
+def _climbs(uri: str) -> bool:
+    depth = 0
+    for part in PurePosixPath(uri.replace("\\", "/")).parts:
+        depth += -1 if part == ".." else 1
+        if depth < 0:
+            return True
+    return False
+
+
+def _local(uri: str) -> Path:
+    return Path(uri[len("file://") :] if uri.lower().startswith("file://") else uri)
+
+
+def _lower_scheme(uri: str) -> str:
+    match = _SCHEME.match(uri)
+    return uri if match is None else match[0].lower() + uri[match.end() :]

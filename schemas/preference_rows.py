@@ -1,0 +1,94 @@
+"""MMPR preference rows: an image (a path or a list), a question, and a better and a worse answer.
+
+`chosen` may be written `chosen_response`, and `rejected` `rejected_response`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rl_core.errors import DataError
+from schemas.contract import RowContract, SchemaName
+from schemas.media_checks import MediaLimits, file_problems, resolve_uri, uri_problems
+from schemas.problems import Problem, as_list, get
+
+
+@dataclass(frozen=True)
+class PreferencePair:
+    """A preference row as training sees it."""
+
+    images: tuple[str, ...]
+    """Resolved URIs."""
+    question: str
+    chosen: str
+    rejected: str
+
+
+def preference_contract(folder: Path | None = None, limits: MediaLimits | None = None) -> RowContract:
+    """The contract of preference rows.
+
+    Args: folder: the images' root, against which relative paths resolve; None checks no file.
+    """
+
+    def text(field: str):
+        return lambda value: _text_problems(field, value)
+
+    fields = {
+        "image": lambda value: _image_problems(value, folder, limits or MediaLimits()),
+        "question": text("question"),
+        "chosen": text("chosen"),
+        "rejected": text("rejected"),
+    }
+    return RowContract(SchemaName.PREFERENCE, preference_values, fields, _answers_differ)
+
+
+def preference_values(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a row, aliases resolved."""
+    return {
+        "image": get(row, "image"),
+        "question": get(row, "question"),
+        "chosen": get(row, "chosen", "chosen_response"),
+        "rejected": get(row, "rejected", "rejected_response"),
+    }
+
+
+def preference_pair(row: Mapping[str, Any], *, folder: Path, place: str) -> PreferencePair:
+    """The pair of a row, image paths resolved against `folder`. Raises: DataError naming `place`."""
+    problems = preference_contract().problems(row)
+    if problems:
+        raise DataError(problems[0].at(place))
+    values = preference_values(row)
+    images = [values["image"]] if isinstance(values["image"], str) else as_list(values["image"]) or []
+    uris = tuple(resolve_uri(uri, folder) for uri in images)
+    return PreferencePair(uris, values["question"], values["chosen"], values["rejected"])
+
+
+def _image_problems(value: Any, folder: Path | None, limits: MediaLimits) -> list[Problem]:
+    if value is None:
+        return [Problem("image", "missing", value, "a path or a list of paths")]
+    images = [value] if isinstance(value, str) else as_list(value)
+    if not images:
+        return [Problem("image", "not an image path", value, "a path or a non-empty list of paths")]
+    problems = []
+    for i, uri in enumerate(images):
+        field = "image" if isinstance(value, str) else f"image[{i}]"
+        found = uri_problems(field, uri)
+        if not found and folder is not None:
+            found = file_problems(field, resolve_uri(uri, folder), limits)
+        problems += found
+    return problems
+
+
+def _text_problems(field: str, value: Any) -> list[Problem]:
+    if value is None:
+        return [Problem(field, "missing", value, "a non-empty text")]
+    good = isinstance(value, str) and value.strip()
+    return [] if good else [Problem(field, "not a text", value, "a non-empty text")]
+
+
+def _answers_differ(row: Mapping[str, Any]) -> list[Problem]:
+    chosen, rejected = row["chosen"], row["rejected"]
+    if not isinstance(chosen, str) or not isinstance(rejected, str) or chosen.strip() != rejected.strip():
+        return []
+    return [Problem("rejected", "chosen and rejected are equal", rejected, "two different answers")]

@@ -1,0 +1,60 @@
+"""Text-RL response rows: `responses_create_params` with its `input`, and everything the row came with, kept as it is.
+
+`input` is a list of chat messages (roles system, developer, user, assistant; content a text or a list of parts) or one
+text; items that are no messages (function calls and their outputs) are kept and not looked into.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from schemas.contract import RowContract, SchemaName
+from schemas.problems import Problem, as_list, get
+
+ROLES = ("system", "developer", "user", "assistant")
+PARAMS = "responses_create_params"
+_MESSAGES = "a text, or a list of messages with role and content"
+
+
+def response_contract() -> RowContract:
+    """The contract of response rows."""
+    return RowContract(SchemaName.RESPONSE, lambda row: {PARAMS: get(row, PARAMS)}, {PARAMS: params_problems})
+
+
+def params_problems(value: Any) -> list[Problem]:
+    """Everything wrong with a row's `responses_create_params`."""
+    if value is None:
+        return [Problem(PARAMS, "missing", value, f"an object with input ({_MESSAGES})")]
+    if not isinstance(value, Mapping):
+        return [Problem(PARAMS, "not an object", value, f"an object with input ({_MESSAGES})")]
+    given = get(value, "input")
+    if given is None:
+        return [Problem(f"{PARAMS}.input", "missing", value, _MESSAGES)]
+    if isinstance(given, str):
+        return [] if given.strip() else [Problem(f"{PARAMS}.input", "empty", given, _MESSAGES)]
+    items = as_list(given)
+    if items is None or not all(isinstance(item, Mapping) for item in items):
+        return [Problem(f"{PARAMS}.input", "not a list of messages", given, _MESSAGES)]
+    problems = [problem for i, item in enumerate(items) for problem in _item_problems(i, item)]
+    if not any(item.get("role") == "user" for item in items):
+        problems.append(Problem(f"{PARAMS}.input", "no user message", given, "at least one message with role 'user'"))
+    return problems
+
+
+def input_messages(row: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The messages of a valid row; a text is one user message."""
+    given = row[PARAMS]["input"]
+    return [{"role": "user", "content": given}] if isinstance(given, str) else as_list(given) or []
+
+
+def _item_problems(index: int, item: Mapping[str, Any]) -> list[Problem]:
+    where = f"{PARAMS}.input[{index}]"
+    if "role" not in item and isinstance(item.get("type"), str):
+        return []
+    problems = []
+    if item.get("role") not in ROLES:
+        problems.append(Problem(f"{where}.role", "unknown role", item.get("role"), ", ".join(ROLES)))
+    content = item.get("content")
+    parts = as_list(content)
+    if not isinstance(content, str) and not (parts and all(isinstance(part, Mapping) for part in parts)):
+        problems.append(Problem(f"{where}.content", "content is not a text or parts", content, "a text or parts"))
+    return problems
