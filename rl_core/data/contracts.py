@@ -6,7 +6,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from rl_core.data.readers import raw_values
+from rl_core.data.parquet_files import open_parquet, without_nulls
+from rl_core.data.readers import check_file, raw_values
 from schemas.contract import RowContract, SchemaName
 from schemas.ground_truth import AllowedEnvClasses
 from schemas.media_checks import MediaLimits
@@ -44,8 +45,15 @@ def contract_of(
 
 def recognise(path: Path | str, *, prompt_key: str = "prompt") -> SchemaName:
     """The contract that a file's first readable rows ask for; prompt rows when nothing tells."""
-    values = islice(raw_values(path, prompt_key=prompt_key, on_bad_line=lambda *_: None), NUM_LOOKED_AT)
-    votes = Counter(_kind_of(raw.value, prompt_key) for raw in values)
+    file = check_file(path)
+    if file.suffix.lower() == ".parquet":
+        with open_parquet(file) as table:
+            values = [row for batch in islice(table.iter_batches(NUM_LOOKED_AT), 1) for row in batch.to_pylist()]
+        values = [without_nulls(row) for row in values]
+    else:
+        raws = raw_values(path, prompt_key=prompt_key, on_bad_line=lambda *_: None)
+        values = [raw.value for raw in islice(raws, NUM_LOOKED_AT)]
+    votes = Counter(_kind_of(value, prompt_key) for value in values)
     return votes.most_common(1)[0][0] if votes else SchemaName.PROMPT
 
 

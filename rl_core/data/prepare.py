@@ -138,7 +138,8 @@ def prepare_cache(
     )
     job = _job(_fingerprints(train_paths, eval_paths, memo_dir), params, name, Path(cache_root).expanduser())
     paths: dict[str, Sequence[Path | str]] = {"train": train_paths, "eval": eval_paths}
-    sentinel, receipt = run_job(job, lambda work: _build(work, paths, tokenizer, params))
+    lengths_dir = Path(memo_dir).expanduser() / "lengths"
+    sentinel, receipt = run_job(job, lambda work: _build(work, paths, tokenizer, params, lengths_dir))
     dropped = {key.removeprefix(_DROPPED): n for key, n in sentinel.counts.items() if key.startswith(_DROPPED)}
     return CacheReceipt(
         run_hash=job.run_hash,
@@ -168,11 +169,16 @@ def _job(files: dict[str, list[SourceFile]], params: _Params, name: str, root: P
     return Job(name, folder, parts, [source for split in _SPLITS for source in files[split]], hashed_folder=True)
 
 
-def _build(work: Path, paths: Mapping[str, Sequence[Path | str]], tokenizer: Any, params: _Params) -> Built:
+def _build(
+    work: Path, paths: Mapping[str, Sequence[Path | str]], tokenizer: Any, params: _Params, lengths_dir: Path
+) -> Built:
     loaded = tokenizer if hasattr(tokenizer, "apply_chat_template") else _load(tokenizer)
+    counter = LengthCounter(loaded, params.template_kwargs, cache_dir=lengths_dir)
+    held_out = {"train": HeldOut.of_files(paths["eval"], params.prompt_key), "eval": HeldOut()}
     dropped: Counter[str] = Counter({"too_long": 0, "invalid": 0})
     counts = {
-        split: _build_split(work / f"{split}.parquet", paths[split], loaded, params, dropped) for split in _SPLITS
+        split: _build_split(work / f"{split}.parquet", paths[split], counter, params, held_out[split], dropped)
+        for split in _SPLITS
     }
     for split in _SPLITS:
         if paths[split] and not counts[split]:
@@ -186,7 +192,12 @@ def _load(tokenizer: Callable[[], Any]) -> Any:
 
 
 def _build_split(
-    target: Path, paths: Sequence[Path | str], tokenizer: Any, params: _Params, dropped: Counter[str]
+    target: Path,
+    paths: Sequence[Path | str],
+    counter: LengthCounter,
+    params: _Params,
+    held_out: HeldOut,
+    dropped: Counter[str],
 ) -> int:
     from rl_core.data.batches import checked_batches
 
@@ -199,6 +210,7 @@ def _build_split(
                 allowed_env_classes=params.allowed_env_classes,
                 default_env_class=params.default_env_class,
                 prompt_key=params.prompt_key,
+                held_out=held_out,
             ):
                 if batch.rejections and params.policy == "fail":
                     raise DataError(f"{batch.rejections[0]}\nvalidate the file to see every problem, or drop bad rows")
@@ -206,7 +218,7 @@ def _build_split(
                 num_invalid += len(batch.rejected_numbers)
                 places = [f"{path}:{number}" for number, _ in batch.accepted()]
                 items = [make(row, place) for (_, row), place in zip(batch.accepted(), places, strict=True)]
-                lengths = list(prompt_lengths(tokenizer, items, places, params.template_kwargs))
+                lengths = counter.lengths(items, places)
                 fitting = [i for i, length in enumerate(lengths) if length <= params.max_prompt_length]
                 writer.write([items[i] for i in fitting], [lengths[i] for i in fitting])
                 dropped["too_long"] += len(items) - len(fitting)

@@ -1,22 +1,25 @@
-"""SkyRL's `PromptDataset`: the prompts of some files that fit the length limit."""
+"""SkyRL's `PromptDataset`: the prompts of some sources that fit the length limit."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rl_core.data.prepared import is_prepared, iter_prepared
-from rl_core.data.prompt_items import Item, ItemMaker, prompt_lengths
+from rl_core.data.prompt_items import Item, ItemMaker
+from rl_core.data.prompt_lengths import LengthCounter
 from rl_core.data.readers import read_rows
+from rl_core.data.sources import data_files
 from rl_core.errors import DataError
+from rl_core.home import Home
 
 
 class PromptDataset:
     """Items `{"prompt", "env_class", "env_extras", "uid"}` whose templated prompt has at most `max_prompt_length`
     tokens; `num_dropped` counts the others.
 
-    Args: datasets: files, prepared or of any format `read_rows` takes. num_workers: part of SkyRL's signature and
-    unused, since a fast tokenizer is parallel in itself. template_kwargs: what the rollout passes to the chat
-    template, so that both see the same prompt.
+    Args: datasets: files (prepared, or of any format `read_rows` takes), globs, folders, dataset names. num_workers:
+    threads that count tokens. template_kwargs: what the rollout passes to the chat template, so that both see the
+    same prompt. cache_dir: where token counts are kept by content; unset means the local state folder.
     Raises: DataError when a row has no usable prompt or environment, or nothing is left.
     """
 
@@ -30,15 +33,17 @@ class PromptDataset:
         env_class_key: str = "env_class",
         template_kwargs: Mapping[str, Any] | None = None,
         default_env_class: str | None = None,
+        cache_dir: Path | None = None,
     ) -> None:
-        del num_workers
         make = ItemMaker(env_class_key=env_class_key, default_env_class=default_env_class)
+        folder = cache_dir or Home.default().data / "memo" / "lengths"
+        counter = LengthCounter(tokenizer, template_kwargs, num_workers=num_workers, cache_dir=folder)
         self.items: list[Item] = []
         self.num_dropped = 0
-        for path in datasets:
+        for path in (file for source in datasets for file in data_files(source)):
             placed = list(_placed_items(path, make, prompt_key))
             items, places = [item for item, _ in placed], [place for _, place in placed]
-            lengths = prompt_lengths(tokenizer, items, places, template_kwargs or {})
+            lengths = counter.lengths(items, places)
             kept = [item for item, length in zip(items, lengths, strict=True) if length <= max_prompt_length]
             self.num_dropped += len(items) - len(kept)
             self.items += kept

@@ -3,13 +3,14 @@
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from datetime import date, time
 from decimal import Decimal
 from typing import Any
 
 from rl_core.errors import DataError
-from schemas.prompt_rows import as_list, reward_spec_of
+from schemas.problems import as_list, is_missing
+from schemas.prompt_rows import reward_spec_of
 
 Item = dict[str, Any]
 
@@ -31,13 +32,13 @@ class ItemMaker:
         extras = dict(row)
         prompt = as_list(extras.pop("prompt", None))
         env_class = extras.pop(self.env_class_key, None)
-        env_class = self.default_env_class if env_class is None else env_class
+        env_class = self.default_env_class if is_missing(env_class) else env_class
         if not prompt or not all(isinstance(message, Mapping) for message in prompt):
             raise DataError(f"{place} field prompt: missing, or not a list of messages with role and content")
         if env_class is None:
             expected = "the name of an environment in the row, or a default in the recipe"
             raise DataError(f"{place} field {self.env_class_key}: missing; expected {expected}")
-        if extras.get("reward_spec") is None and "reward_model" in extras:
+        if is_missing(extras.get("reward_spec")) and "reward_model" in extras:
             extras["reward_spec"] = extras.pop("reward_model")
         digest = _digest([prompt, env_class, reward_spec_of(extras)], place)
         ordinal = self._seen[digest]
@@ -51,24 +52,6 @@ def to_json(value: Any, place: str) -> str:
         return json.dumps(value, ensure_ascii=False, sort_keys=True, default=_plain)
     except TypeError as error:
         raise DataError(f"{place}: {error}; a prompt row holds strings, numbers, lists and objects only") from error
-
-
-def prompt_lengths(
-    tokenizer: Any, items: Iterable[Item], places: Iterable[str], template_kwargs: Mapping[str, Any]
-) -> Iterator[int]:
-    """Tokens of each item's templated prompt, the generation prompt included.
-
-    Raises: DataError when the chat template refuses a prompt, naming its place.
-    """
-    for item, place in zip(items, places, strict=True):
-        try:
-            tokens = tokenizer.apply_chat_template(
-                item["prompt"], add_generation_prompt=True, tokenize=True, return_dict=False, **template_kwargs
-            )
-        # Templates run as Jinja and raise what they like; only here is the row known.
-        except Exception as error:
-            raise DataError(f"{place} field prompt: the tokenizer's chat template refuses it: {error}") from error
-        yield len(tokens)
 
 
 def _digest(parts: list[Any], place: str) -> str:
