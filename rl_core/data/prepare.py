@@ -12,8 +12,10 @@ from typing import Any, Literal
 
 from rl_core.data.driver import Job, plan_job, run_job
 from rl_core.data.fingerprint import file_parts, fingerprint, run_hash
+from rl_core.data.overlap import HeldOut
 from rl_core.data.prepared import PreparedWriter, load_prepared
-from rl_core.data.prompt_items import ItemMaker, prompt_lengths, to_json
+from rl_core.data.prompt_items import ItemMaker, to_json
+from rl_core.data.prompt_lengths import LengthCounter
 from rl_core.data.publish import Built
 from rl_core.data.validate import describe_env_classes
 from rl_core.errors import DataError
