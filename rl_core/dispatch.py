@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
@@ -34,6 +34,17 @@ F = TypeVar("F", bound=Callable[..., Any])
 NUM_PADDING_ROWS = "num_padding_rows"
 """Key of a shard's `meta_info`: how many of its last rows are copies."""
 MASK = "response_mask"
+
+
+@runtime_checkable
+class Shardable(Protocol):
+    """A batch that cuts itself, such as one held by reference."""
+
+    def __len__(self) -> int: ...
+
+    def shard(self, num_parts: int, part: int) -> Any:
+        """One of `num_parts` shards of equal size, as by `shard_of`."""
+        ...
 
 
 class Dispatch(StrEnum):
@@ -153,7 +164,7 @@ def cut(spec: CallSpec, args: tuple[Any, ...], kwargs: dict[str, Any], topology:
 
 def is_cut(value: Any) -> bool:
     """Whether a scatter cuts this argument."""
-    return isinstance(value, DataProto | Tensor | TensorDict | np.ndarray | list | tuple)
+    return isinstance(value, DataProto | Shardable | Tensor | TensorDict | np.ndarray | list | tuple)
 
 
 def shard_rows(num_rows: int, num_parts: int, part: int) -> tuple[int, int, int]:
@@ -195,7 +206,8 @@ def _without_last(mask: Tensor, num_rows: int) -> Tensor:
 
 
 def _open(value: Any) -> Any:
-    return value.value if isinstance(value, Broadcast) else value
+    value = value.value if isinstance(value, Broadcast) else value
+    return value.shard(1, 0) if isinstance(value, Shardable) else value
 
 
 def _common_rows(arguments: list[tuple[int | str, Any]]) -> int | None:
@@ -216,6 +228,8 @@ def _parts(value: Any, num_parts: int) -> list[Any]:
         return [_open(value)] * num_parts
     if isinstance(value, DataProto):
         return [shard_of(value, num_parts, part) for part in range(num_parts)]
+    if isinstance(value, Shardable):
+        return [value.shard(num_parts, part) for part in range(num_parts)]
     if len(value) % num_parts:
         raise DataProtoError(
             f"a {type(value).__name__} of {len(value)} rows cannot be cut into {num_parts} equal shards; "

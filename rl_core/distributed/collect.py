@@ -6,25 +6,23 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rl_core.algorithms.metrics import Metric, merge, merge_all
-from rl_core.data_proto import DataProto, DataProtoError
+from rl_core.data_proto import DataProtoError
 from rl_core.dispatch import NUM_PADDING_ROWS, CallSpec, Collect
 
 METRICS = "metrics"
 """Key of `meta_info` under which a DataProto carries Metrics by name; joined answers have them reduced."""
 
 
-def collect(spec: CallSpec, answers: Sequence[Any], num_rows: int | None) -> Any:
-    """What the caller gets. Args: answers: in shard order. num_rows: rows that were cut, before any copies.
+def collect(spec: CallSpec, answers: Sequence[Any]) -> Any:
+    """What the caller gets; batches are joined by `refs.DataProtoRef`. Args: answers: in shard order.
 
-    Raises: DataProtoError when answers cannot be joined; TypeError when they are not what `spec` says.
+    Raises: TypeError when the answers are not what `spec` says.
     """
     if spec.collect is Collect.RANK_ZERO:
         if is_metrics(answers[0]):
             raise TypeError("a metric of rank 0 alone is not the metric of the call; use collect=Collect.REDUCE")
         return answers[0]
-    if spec.collect is Collect.REDUCE:
-        return reduce_metrics(answers)
-    return join(answers, num_rows) if spec.collect is Collect.JOIN else list(answers)
+    return reduce_metrics(answers) if spec.collect is Collect.REDUCE else list(answers)
 
 
 def is_metrics(answer: Any) -> bool:
@@ -47,18 +45,6 @@ def reduce_metrics(answers: Sequence[Any]) -> Any:
         f"collect=REDUCE cannot reduce {type(first).__name__}: answer with a Metric, a mapping of Metrics, or a class "
         "that has `merge(parts)`"
     )
-
-
-def join(answers: Sequence[DataProto], num_rows: int | None) -> DataProto:
-    """The rows of all shards in order, those of copies cut off. Raises: DataProtoError when the rows do not fit."""
-    if not all(isinstance(answer, DataProto) for answer in answers):
-        raise TypeError(f"collect=JOIN needs DataProtos, got {sorted({type(answer).__name__ for answer in answers})}")
-    meta_info = join_meta([answer.meta_info for answer in answers])
-    bare = [DataProto(answer.batch, answer.non_tensor_batch, {}) for answer in answers]
-    joined = DataProto.concat(bare)
-    real = real_rows([len(answer) for answer in answers], num_rows)
-    kept = joined if real == len(joined) else joined[:real]
-    return DataProto(kept.batch, kept.non_tensor_batch, meta_info)
 
 
 def real_rows(lengths: Sequence[int], num_rows: int | None) -> int:

@@ -1,75 +1,159 @@
-"""The devices of a run: a private or shared Ray cluster, and which of its devices are taken."""
+"""The devices of a run, on Ray placement groups, and which of them are taken."""
 
 from __future__ import annotations
 
 import os
-import signal
-import threading
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rl_core.errors import RecipeError
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+START_TIMEOUT_S = 300.0
+"""How long others may take to free the devices asked for; a cluster that has too few in all is refused at once."""
+
+
+class Devices:
+    """A set of devices; shares of it are taken and given back, disjoint while both are held."""
+
+    def __init__(self, numbers: tuple[int, ...]) -> None:
+        self.numbers = numbers
+        self._free = list(numbers)
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    @property
+    def all_free(self) -> bool:
+        return len(self._free) == len(self.numbers)
+
+    def take(self, fraction: float) -> Devices:
+        """A share of all devices, the first free ones. Raises: RecipeError when it is no whole number, or not free."""
+        wanted = whole_devices(fraction, len(self.numbers))
+        if wanted > len(self._free):
+            raise RecipeError(
+                f"placement(fraction={fraction:g}) asks for {wanted} of {len(self.numbers)} devices, "
+                f"{len(self._free)} are free; blocks side by side may add up to 1 at most"
+            )
+        taken, self._free = self._free[:wanted], self._free[wanted:]
+        return Devices(tuple(taken))
+
+    def give_back(self, share: Devices) -> None:
+        """End a `take`."""
+        self._free = sorted({*self._free, *share.numbers})
+
+
+def whole_devices(fraction: float, num_devices: int) -> int:
+    """`fraction` of the devices. Raises: RecipeError when that is no whole number of 1 or more."""
+    exact = fraction * num_devices
+    whole = round(exact)
+    if whole < 1 or whole > num_devices or abs(exact - whole) > 1e-6:
+        fits = ", ".join(f"{number}/{num_devices}" for number in range(1, num_devices + 1)[:8])
+        raise RecipeError(
+            f"placement(fraction={fraction:g}) of {num_devices} devices is {exact:g} devices, no whole number of them; "
+            f"use one of {fits}"
+        )
+    return whole
 
 
 class DevicePool:
-    """A number of devices of one kind. Placement blocks take disjoint devices from it."""
+    """A number of devices of one kind, a bundle each on Ray placement groups, made when the first worker starts.
 
-    def __init__(self, num_devices: int, device_kind: str = "cpu", threads_per_device: int = 0) -> None:
-        self.num_devices = num_devices
-        self.device_kind = device_kind
-        self.threads_per_device = threads_per_device or max(1, (os.cpu_count() or 1) // num_devices)
-        self._next_free = 0
+    A device holds up to `workers_per_device` processes, each with an equal share of its CPUs and its GPU. Where
+    `devices_per_node` is given, so many consecutive devices lie on one node, and collectives among them stay there.
+    """
 
-    def take(self, num_devices: int) -> range:
-        """Reserve devices. Raises: RecipeError when fewer are free."""
-        free = self.num_devices - self._next_free
-        if num_devices < 1 or num_devices > free:
-            raise RecipeError(f"placement asks for {num_devices} devices, {free} of {self.num_devices} are free")
-        first, self._next_free = self._next_free, self._next_free + num_devices
-        return range(first, self._next_free)
+    def __init__(
+        self,
+        num_devices: int,
+        devices_per_node: int | None = None,
+        workers_per_device: int = 1,
+        *,
+        device_kind: str = "cpu",
+        threads_per_device: int = 0,
+        collective_timeout_s: float = 600.0,
+    ) -> None:
+        """Args: threads_per_device: CPU threads; 0 shares this machine's cores out evenly. collective_timeout_s: how
+        long a rank may be waited for before the call counts as hung.
 
-    def release(self, devices: range) -> None:
-        """Give devices back, last taken first."""
-        if devices.stop == self._next_free:
-            self._next_free = devices.start
+        Raises: RecipeError when the numbers do not fit together.
+        """
+        if min(num_devices, workers_per_device, devices_per_node or 1) < 1 or collective_timeout_s <= 0:
+            raise RecipeError(
+                f"num_devices={num_devices}, devices_per_node={devices_per_node}, workers_per_device="
+                f"{workers_per_device}, collective_timeout_s={collective_timeout_s:g}: all must be positive"
+            )
+        if devices_per_node and num_devices > devices_per_node and num_devices % devices_per_node:
+            raise RecipeError(f"num_devices={num_devices} is no multiple of devices_per_node={devices_per_node}")
+        self.num_devices, self.device_kind = num_devices, device_kind
+        self.devices_per_node, self.workers_per_device = devices_per_node, workers_per_device
+        self.collective_timeout_s = collective_timeout_s
+        threads = threads_per_device or max(1, (os.cpu_count() or 1) // num_devices)
+        self.threads_per_worker = max(1, threads // workers_per_device)
+        self.devices = Devices(tuple(range(num_devices)))
+        self._num_workers = [0] * num_devices
+        self._groups: list[Any] = []
+
+    def add_workers(self, devices: Devices) -> list[dict[str, Any]]:
+        """Room for one more process on each of these devices. Returns: the options of each process's Ray actor.
+
+        Raises: RecipeError when a device is full or the cluster has not so many.
+        """
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        full = [number for number in devices.numbers if self._num_workers[number] >= self.workers_per_device]
+        if full:
+            raise RecipeError(
+                f"device(s) {full} already hold workers_per_device={self.workers_per_device} process(es); raise it, or "
+                "put the components into one block with shared_workers=True"
+            )
+        if not self._groups:
+            self._groups = self._reserve()
+        share = 1 / self.workers_per_device
+        options = []
+        for number in devices.numbers:
+            self._num_workers[number] += 1
+            node, bundle = divmod(number, self.devices_per_node or self.num_devices)
+            strategy = PlacementGroupSchedulingStrategy(self._groups[node], bundle)
+            gpus = share if self.device_kind == "cuda" else 0
+            options.append({"num_cpus": share, "num_gpus": gpus, "scheduling_strategy": strategy})
+        return options
+
+    def remove_workers(self, devices: Devices) -> None:
+        """Undo one `add_workers`; with the last process the placement groups go."""
+        from ray.util.placement_group import remove_placement_group
+
+        for number in devices.numbers:
+            self._num_workers[number] -= 1
+        if not any(self._num_workers):
+            for group in self._groups:
+                remove_placement_group(group)
+            self._groups = []
+
+    def _reserve(self) -> list[Any]:
+        import ray
+        from ray.util.placement_group import placement_group, remove_placement_group
+
+        bundle = {"CPU": 1.0} | ({"GPU": 1.0} if self.device_kind == "cuda" else {})
+        have = ray.cluster_resources()
+        short = any(have.get(kind, 0.0) < self.num_devices for kind in bundle)
+        per_node = min(self.devices_per_node or self.num_devices, self.num_devices)
+        strategy = "STRICT_PACK" if self.devices_per_node else "PACK"
+        num_groups = 0 if short else self.num_devices // per_node
+        groups = [
+            placement_group([dict(bundle) for _ in range(per_node)], strategy=strategy) for _ in range(num_groups)
+        ]
+        if not short and all(group.wait(START_TIMEOUT_S) for group in groups):
+            return groups
+        for group in groups:
+            remove_placement_group(group)
+        per = f", {per_node} on one node" if self.devices_per_node else ""
+        raise RecipeError(
+            f"placement needs {self.num_devices} x {bundle}{per}; the Ray cluster has {have.get('CPU', 0):g} CPUs and "
+            f"{have.get('GPU', 0):g} GPUs in all, of which {_free()}; lower placement.num_devices or add machines"
+        )
 
 
-@contextmanager
-def ray_cluster(address: str | None, num_devices: int, device_kind: str) -> Iterator[None]:
-    """A Ray connection for the block: the running one, that at `address`, or a private one that ends with the block."""
+def _free() -> str:
     import ray
 
-    if ray.is_initialized():
-        yield
-        return
-    options: dict[str, Any] = {"num_cpus": max(num_devices, os.cpu_count() or 1)} if address is None else {}
-    if device_kind == "cuda" and address is None:
-        options["num_gpus"] = num_devices
-    with _keep_signal_handlers():
-        ray.init(
-            address=address or "local",
-            include_dashboard=False if address is None else None,
-            configure_logging=False,
-            log_to_driver=False,
-            **options,
-        )
-    try:
-        yield
-    finally:
-        ray.shutdown()
-
-
-@contextmanager
-def _keep_signal_handlers() -> Iterator[None]:
-    """`ray.init` replaces the SIGTERM handler, by which Prefect cancels a run in an orderly way; put it back."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    handler = signal.getsignal(signal.SIGTERM)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, handler)
+    free = ray.available_resources()
+    return f"{free.get('CPU', 0):g} CPUs and {free.get('GPU', 0):g} GPUs are free"

@@ -2,147 +2,138 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import inspect
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from rl_core.dispatch import cut, spec_of
-from rl_core.distributed.collect import collect
-from rl_core.distributed.device_pool import DevicePool
-from rl_core.distributed.worker import DeviceWorker, Sibling
-from rl_core.errors import RLTrainError, WorkerDied
-from rl_core.rank_info import TrainTopology
+from rl_core.distributed.device_pool import DevicePool, Devices
+from rl_core.distributed.remote import Remote
+from rl_core.distributed.worker import Sibling
+from rl_core.distributed.worker_group import WorkerGroup
+from rl_core.errors import RLTrainError
+from rl_core.rank_info import RankInfo, TrainTopology
 
-_block: ContextVar[WorkerGroup] = ContextVar("placement_block")
+_open_block: ContextVar[Block | None] = ContextVar("placement_block", default=None)
 
 
-class WorkerGroup:
-    """The worker processes of one placement block, one per device, in rank order."""
+class Block:
+    """A share of a pool's devices, the processes on it, and the blocks within it."""
 
-    def __init__(self, pool: DevicePool, num_devices: int) -> None:
-        import ray
-        from ray.util.placement_group import placement_group
-        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-
-        self.pool, self.devices = pool, pool.take(num_devices)
-        self.num_siblings = 0
-        bundle = {"CPU": 1.0} | ({"GPU": 1.0} if pool.device_kind == "cuda" else {})
-        self.placement_group = placement_group([dict(bundle) for _ in self.devices], strategy="PACK")
-        ray.get(self.placement_group.ready())
-        actor_cls = ray.remote(DeviceWorker)
-        self.actors: list[Any] = [
-            actor_cls.options(
-                num_cpus=1,
-                num_gpus=bundle.get("GPU", 0),
-                max_restarts=0,
-                scheduling_strategy=PlacementGroupSchedulingStrategy(self.placement_group, rank),
-            ).remote(rank, num_devices, pool.device_kind, pool.threads_per_device)
-            for rank in range(num_devices)
-        ]
-        host, port, _ = self.run("address", [((), {})])[0]
-        self.run("join_group", [((host, port), {})] * num_devices)
+    def __init__(
+        self, pool: DevicePool, parent: Block | None, fraction: float, shared_workers: bool, topology: TrainTopology
+    ) -> None:
+        self.pool, self.shared_workers = pool, shared_workers
+        self._source = pool.devices if parent is None else parent.devices
+        self.devices: Devices = self._source.take(fraction)
+        self.groups: list[WorkerGroup] = []
+        self._inner: list[Block] = []
+        self._closed = False
+        try:
+            self.topology = topology.resolve(len(self.devices))
+        except BaseException:
+            self._source.give_back(self.devices)
+            raise
+        if parent is not None:
+            parent._inner.append(self)
 
     @property
     def world_size(self) -> int:
+        """Ranks of each of the block's components."""
         return len(self.devices)
 
-    def pids(self) -> list[int]:
-        """Process ids of the workers, in rank order."""
-        return [answer[2] for answer in self.run("address", [((), {})] * self.world_size)]
-
-    def run(self, method: str, calls: list[tuple[tuple[Any, ...], dict[str, Any]]]) -> list[Any]:
-        """Call the first `len(calls)` workers and wait. Raises: WorkerDied, or the worker's own error as itself."""
-        from ray.exceptions import RayActorError, RayTaskError
-
-        futures = [
-            getattr(actor, method).remote(*args, **kwargs)
-            for actor, (args, kwargs) in zip(self.actors, calls, strict=False)
+    def group(self) -> WorkerGroup:
+        """The processes for the next component: the siblings' own, or fresh ones when `shared_workers` is off."""
+        if self.shared_workers and self.groups:
+            return self.groups[0]
+        pool = self.pool
+        options = pool.add_workers(self.devices)
+        infos = [
+            RankInfo(rank, self.world_size, pool.device_kind, pool.threads_per_worker, topology=self.topology)
+            for rank in range(self.world_size)
         ]
         try:
-            return _gather(futures)
-        except RayTaskError as error:
-            if isinstance(error.cause, RLTrainError):
-                raise error.cause from error
+            group = WorkerGroup.start(infos, options, pool.collective_timeout_s)
+        except BaseException:
+            pool.remove_workers(self.devices)
             raise
-        except RayActorError as error:
-            raise WorkerDied(f"a worker process ended during {method}: {error}") from error
+        self.groups.append(group)
+        return group
+
+    def pids(self) -> list[int]:
+        """Process ids of all workers, those of inner blocks too."""
+        pids = [pid for group in self.groups for pid in group.pids()]
+        return pids + [pid for block in self._inner for pid in block.pids()]
 
     def close(self) -> None:
-        """End the worker processes and free their devices."""
-        import ray
-        from ray.util.placement_group import remove_placement_group
-
-        for actor in self.actors:
-            ray.kill(actor)
-        remove_placement_group(self.placement_group)
-        self.pool.release(self.devices)
-
-
-class Remote:
-    """Handle of a sibling: calling a method runs it on the ranks, as its dispatch mode says."""
-
-    def __init__(self, group: WorkerGroup, name: str, cls: type) -> None:
-        self._group, self._name, self._cls = group, name, cls
-
-    def __getattr__(self, method: str) -> Any:
-        if method.startswith("_"):
-            raise AttributeError(method)
-        spec = spec_of(self._cls, method)
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            shards = cut(spec, args, kwargs, TrainTopology(dp_size=self._group.world_size))
-            wrapped = [((self._name, method, a, k), {}) for a, k in shards.calls.values()]
-            return collect(spec, self._group.run("call", wrapped), shards.num_rows)
-
-        return call
+        """End the worker processes, those of inner blocks too, and free the devices."""
+        if self._closed:
+            return
+        self._closed = True
+        for block in self._inner:
+            block.close()
+        for group in self.groups:
+            group.close()
+            self.pool.remove_workers(self.devices)
+        self._source.give_back(self.devices)
 
 
 @contextmanager
-def placement(pool: DevicePool, fraction: float = 1.0, shared_workers: bool = True) -> Iterator[WorkerGroup]:
-    """Open a block on a share of the pool's devices; `remote` inside it builds siblings there.
+def placement(
+    pool: DevicePool,
+    fraction: float = 1.0,
+    shared_workers: bool = True,
+    topology: TrainTopology | None = None,
+) -> Iterator[Block]:
+    """Open a block on a share of the pool's devices; `remote` inside it builds components there.
 
-    The workers outlive the block; `WorkerGroup.close` ends them. Blocks take disjoint devices.
-    Args: fraction: share of the pool's devices. shared_workers: siblings share a process per device; separate
-    processes are separate blocks.
+    A block opened within another one of the same pool takes its share of that block's devices. Blocks side by side take
+    disjoint devices. The workers outlive the `with`; `Block.close` ends them.
+
+    Args: fraction: share of the devices, a whole number of them. shared_workers: siblings share a process per device
+    and get each other as plain objects; otherwise each `remote` starts its own processes. topology: sizes of the
+    parallel dimensions over the block's ranks; unset is data-parallel.
+
+    Raises: RecipeError when fraction, free devices or topology do not fit.
     """
-    if not shared_workers:
-        raise RLTrainError("shared_workers=False: open one placement block per component instead")
-    group = WorkerGroup(pool, max(1, round(pool.num_devices * fraction)))
-    token = _block.set(group)
+    outer = _open_block.get()
+    parent = outer if outer is not None and outer.pool is pool else None
+    block = Block(pool, parent, fraction, shared_workers, topology or TrainTopology())
+    token = _open_block.set(block)
     try:
-        yield group
+        yield block
     except BaseException:
-        group.close()
+        block.close()
         raise
     finally:
-        _block.reset(token)
+        _open_block.reset(token)
 
 
-def remote(cls: type, *args: Any, **kwargs: Any) -> Remote:
-    """Build `cls` on every rank of the current block; handles among the arguments become the siblings themselves."""
-    group = _block.get(None)
-    if group is None:
+def remote(factory: Callable[..., Any], *args: Any, **kwargs: Any) -> Remote:
+    """Build a component on every rank of the current block.
+
+    Args: factory: a class, or a classmethod of it that makes an instance (`remote(Cls.from_recipe, ...)`). Handles
+    among the arguments, also within lists, tuples and dicts, become the siblings themselves where they share the
+    process; the handle of a component elsewhere stays a handle, whose methods the worker may call.
+    """
+    cls = factory if isinstance(factory, type) else getattr(factory, "__self__", None)
+    if not (isinstance(cls, type) and (factory is cls or inspect.ismethod(factory))):
+        raise TypeError(f"remote needs a class or a classmethod that makes an instance, got {factory!r}")
+    block = _open_block.get()
+    if block is None:
         raise RLTrainError(f"remote({cls.__name__}) needs a surrounding `with placement(pool):`")
+    group = block.group()
     name = f"{cls.__name__}-{group.num_siblings}"
     group.num_siblings += 1
-    args = tuple(_as_sibling(value) for value in args)
-    kwargs = {key: _as_sibling(value) for key, value in kwargs.items()}
-    group.run("build", [((name, cls, args, kwargs), {})] * group.world_size)
+    built = _as_siblings(args, group), _as_siblings(kwargs, group)
+    group.run(name, "build", {rank: (name, factory, *built) for rank in group.ranks}, label=f"{name}.__init__")
     return Remote(group, name, cls)
 
 
-def _as_sibling(value: Any) -> Any:
-    return Sibling(value._name) if isinstance(value, Remote) else value
-
-
-def _gather(futures: list[Any]) -> list[Any]:
-    """All results in order; the first failure is raised at once, so that ranks waiting for it are not waited for."""
-    import ray
-
-    pending, order = list(futures), {future: rank for rank, future in enumerate(futures)}
-    results: list[Any] = [None] * len(futures)
-    while pending:
-        done, pending = ray.wait(pending, num_returns=1)
-        results[order[done[0]]] = ray.get(done[0])
-    return results
+def _as_siblings(value: Any, group: WorkerGroup) -> Any:
+    if isinstance(value, Remote):
+        return Sibling(value._name) if value._group is group else value
+    if type(value) in (tuple, list):
+        return type(value)(_as_siblings(entry, group) for entry in value)
+    return {key: _as_siblings(entry, group) for key, entry in value.items()} if type(value) is dict else value

@@ -4,58 +4,139 @@ from __future__ import annotations
 
 import os
 import socket
-from typing import Any
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
 
+from rl_core.distributed.failures import Failure, failure_of
+from rl_core.distributed.refs import ShardRef, Stored, store
+from rl_core.distributed.status import StatusServer
 from rl_core.rank_info import RankInfo
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
+
+@dataclass(frozen=True)
 class Sibling:
     """Stands for a sibling in the arguments of a remote constructor, until the worker puts the object there."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    name: str
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a worker is."""
+
+    host: str
+    hostname: str
+    pid: int
+    started: float
+    """When the process started; with its id it is unique."""
+    free_port: int
+    status_port: int
+    token: str
 
 
 class DeviceWorker:
     """Body of the Ray actor. Builds siblings, resolves references between them, and calls their methods."""
 
-    def __init__(self, rank: int, world_size: int, device_kind: str, num_threads: int) -> None:
-        self.info = RankInfo(rank, world_size, device_kind, num_threads)
+    def __init__(self, info: RankInfo, collective_timeout_s: float) -> None:
+        self.info, self.collective_timeout_s = info, collective_timeout_s
         self.objects: dict[str, Any] = {}
+        self.server = StatusServer()
 
-    def address(self) -> tuple[str, int, int]:
-        """Address, a free port for the process group, and the process id."""
+    def address(self) -> Address:
+        """Where this worker is, with a port that is free for the process group."""
+        import psutil
+
         with socket.socket() as probe:
             probe.bind(("", 0))
             port = probe.getsockname()[1]
         host = "127.0.0.1" if self.info.world_size == 1 else socket.gethostbyname(socket.gethostname())
-        return host, port, os.getpid()
-
-    def join_group(self, address: str, port: int) -> None:
-        """Set threads and enter the process group of the block."""
-        import torch
-        import torch.distributed as dist
-
-        info = self.info
-        self.info = RankInfo(info.rank, info.world_size, info.device_kind, info.num_threads, address, port)
-        torch.set_num_threads(info.num_threads)
-        if info.device_kind == "cuda":
-            torch.cuda.set_device(0)
-        dist.init_process_group(
-            info.collective_backend, f"tcp://{address}:{port}", rank=info.rank, world_size=info.world_size
+        process = psutil.Process()
+        return Address(
+            host, socket.gethostname(), os.getpid(), process.create_time(), port, self.server.port, self.server.token
         )
 
-    def build(self, name: str, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Construct a sibling; a class with a `rank_info` parameter is given this worker's."""
-        args = tuple(self._resolve(value) for value in args)
-        kwargs = {key: self._resolve(value) for key, value in kwargs.items()}
-        if getattr(cls, "needs_rank_info", False):
-            kwargs["rank_info"] = self.info
-        self.objects[name] = cls(*args, **kwargs)
+    def join_group(self, address: str, port: int) -> Failure | None:
+        """Set threads and enter the process group of the block."""
+        with self._reported("WorkerGroup.join") as report:
+            import torch
+            import torch.distributed as dist
 
-    def call(self, name: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call a sibling's method."""
-        return getattr(self.objects[name], method)(*args, **kwargs)
+            self.info = info = replace(self.info, master_address=address, master_port=port)
+            torch.set_num_threads(info.num_threads)
+            if info.device_kind == "cuda":
+                torch.cuda.set_device(0)
+            timeout = timedelta(seconds=self.collective_timeout_s)
+            # Subgroups (device meshes) do not inherit the world group's timeout but read these defaults.
+            for default in ("default_pg_timeout", "default_pg_nccl_timeout"):
+                setattr(dist.distributed_c10d, default, timeout)
+            dist.init_process_group(
+                info.collective_backend,
+                f"tcp://{address}:{port}",
+                rank=info.rank,
+                world_size=info.world_size,
+                timeout=timeout,
+            )
+        return report.failure
+
+    def build(
+        self, name: str, factory: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Failure | None:
+        """Construct a sibling; a class that says `needs_rank_info` is given this worker's."""
+        owner = factory if isinstance(factory, type) else getattr(factory, "__self__", None)
+        with self._reported(f"{name}.{'__init__' if owner is factory else factory.__name__}") as report:
+            args, kwargs = self._resolve(args), self._resolve(kwargs)
+            if getattr(owner, "needs_rank_info", False):
+                kwargs["rank_info"] = self.info
+            self.objects[name] = factory(*args, **kwargs)
+        return report.failure
+
+    def call(
+        self, name: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], *, wanted: bool, stored: bool
+    ) -> Any:
+        """Call a sibling's method.
+
+        Args: wanted: whether the answer counts. stored: leave it in the object store and answer with references.
+        Returns: the answer, None when it is not wanted, or the Failure.
+        """
+        answer = None
+        with self._reported(f"{name}.{method}") as report:
+            args = tuple(map(_fetch, args))
+            kwargs = {key: _fetch(value) for key, value in kwargs.items()}
+            answer = getattr(self.objects[name], method)(*args, **kwargs)
+            answer = (store(answer) if stored else answer) if wanted else None
+        return report.failure or answer
+
+    @contextmanager
+    def _reported(self, method: str) -> Iterator[_Report]:
+        """Run the block as `method`; an error becomes the report's Failure."""
+        report = _Report()
+        self.server.begin(method)
+        try:
+            yield report
+        except Exception as error:
+            where = f"rank {self.info.rank} ({method}, pid {os.getpid()} on {socket.gethostname()})"
+            report.failure = failure_of(error, self.info.rank, where)
+        finally:
+            self.server.end()
 
     def _resolve(self, value: Any) -> Any:
-        return self.objects[value.name] if isinstance(value, Sibling) else value
+        if isinstance(value, Sibling):
+            return self.objects[value.name]
+        if isinstance(value, tuple | list) and type(value) in (tuple, list):
+            return type(value)(map(self._resolve, value))
+        return {key: self._resolve(entry) for key, entry in value.items()} if type(value) is dict else value
+
+
+@dataclass
+class _Report:
+    failure: Failure | None = None
+
+
+def _fetch(value: Any) -> Any:
+    return value.fetch() if isinstance(value, ShardRef | Stored) else value

@@ -9,6 +9,7 @@ from typing import Any
 
 from rl_core.data.atomic import atomic_write_text
 from rl_core.data_proto import DataProto
+from rl_core.distributed import DataProtoRef
 from rl_core.errors import RewardError
 from rl_core.evaluation.intervals import wilson_interval
 from schemas.receipts import EvalReceipt
@@ -21,7 +22,9 @@ def eval_digest(items: list[dict[str, Any]]) -> str:
     return hashlib.sha256("\n".join(sorted(item["uid"] for item in items)).encode()).hexdigest()
 
 
-def summarise(played: DataProto, items: list[dict[str, Any]], label: str, step: int, samples_path: Path) -> EvalReceipt:
+def summarise(
+    played: DataProto | DataProtoRef, items: list[dict[str, Any]], label: str, step: int, samples_path: Path
+) -> EvalReceipt:
     """The receipt of played held-out rows; writes every row's prompt, answer and reward beside it.
 
     Raises: RewardError when an environment failed on a row, since its accuracy would be a guess.

@@ -17,7 +17,7 @@ import torch
 from rl_core.algorithms.metrics import to_floats
 from rl_core.data.prompt_source import PromptSource
 from rl_core.data_proto import DataProto
-from rl_core.distributed import DevicePool, Remote, WorkerGroup
+from rl_core.distributed import Block, DataProtoRef, DevicePool, Remote
 from rl_core.errors import RewardError
 from rl_core.trainers.progress import ProgressEvent, announce
 from schemas.recipe import Recipe
@@ -40,10 +40,17 @@ class Trainer(ABC):
         self.source_model = source_model
         self.source = PromptSource(items, recipe.training.prompts_per_step, recipe.seed)
         self.step_count = 0
-        self.groups: list[WorkerGroup] = []
+        self.groups: list[Block] = []
         self.tracks: dict[str, Track] = {}
         placement = recipe.placement
-        self.pool = DevicePool(placement.num_devices, placement.device, placement.threads_per_device)
+        self.pool = DevicePool(
+            placement.num_devices,
+            placement.devices_per_node,
+            placement.workers_per_device,
+            device_kind=placement.device,
+            threads_per_device=placement.threads_per_device,
+            collective_timeout_s=placement.collective_timeout_s,
+        )
         self._seconds: dict[str, float] = {}
 
     @property
@@ -55,11 +62,11 @@ class Trainer(ABC):
         """Place the workers and fill `groups` and `tracks`."""
 
     @abstractmethod
-    def rollout(self, prompts: DataProto) -> dict[str, DataProto]:
-        """One DataProto per track, siblings adjacent, with rewards."""
+    def rollout(self, prompts: DataProto) -> dict[str, DataProtoRef]:
+        """One batch per track, siblings adjacent, with rewards; the rows stay with the ranks that made them."""
 
     @abstractmethod
-    def play_held_out(self, prompts: DataProto, max_new_tokens: int) -> DataProto:
+    def play_held_out(self, prompts: DataProto, max_new_tokens: int) -> DataProtoRef:
         """One greedy episode per prompt."""
 
     @abstractmethod
@@ -70,7 +77,7 @@ class Trainer(ABC):
         """Bring rollout weights up to date; here nothing, as the in-process engine shares the trained module."""
         return None
 
-    def step(self) -> tuple[dict[str, float], DataProto]:
+    def step(self) -> tuple[dict[str, float], DataProtoRef]:
         """One turn of the loop. Returns: the step's metrics, and the rollout of the last track."""
         self._seconds = {}
         prompts = prompt_batch(self.source.next_batch())
@@ -88,7 +95,7 @@ class Trainer(ABC):
         announce(ProgressEvent("step", self.step_count, self.total_steps, metrics))
         return metrics, rollout
 
-    def evaluate(self, items: list[dict[str, Any]], max_new_tokens: int) -> DataProto:
+    def evaluate(self, items: list[dict[str, Any]], max_new_tokens: int) -> DataProtoRef:
         """Play held-out rows greedily, in order; with the moving average, where it says so."""
         with self._phase("evaluate"), self._evaluated_weights():
             return self.play_held_out(prompt_batch(items), max_new_tokens)
@@ -123,7 +130,7 @@ class Trainer(ABC):
             group.close()
         self.groups = []
 
-    def _learn(self, track: Track, rollout: DataProto) -> dict[str, float]:
+    def _learn(self, track: Track, rollout: DataProtoRef) -> dict[str, float]:
         with self._phase("advantage"):
             advantage_metrics = add_advantages(track.algorithm, rollout, self.recipe.rollout.samples_per_prompt)
         with self._phase("train"):
@@ -166,7 +173,7 @@ def prompt_batch(items: list[dict[str, Any]]) -> DataProto:
     return DataProto.from_dict(non_tensors={"item": items})
 
 
-def add_advantages(algorithm: Any, rollout: DataProto, num_siblings: int) -> dict[str, float]:
+def add_advantages(algorithm: Any, rollout: DataProto | DataProtoRef, num_siblings: int) -> dict[str, float]:
     """Put `advantages` [B, T] into the rollout, in place. Rows whose environment failed take no part.
 
     Raises: RewardError when every row failed, with the first reason.
@@ -183,12 +190,11 @@ def add_advantages(algorithm: Any, rollout: DataProto, num_siblings: int) -> dic
     advantages_BT[good_B], metrics = algorithm.advantages(
         rollout.tensor("rewards")[good_B], group_ids_B[good_B], mask_BT[good_B]
     )
-    assert rollout.batch is not None
-    rollout.batch["advantages"] = advantages_BT
+    rollout.union(DataProto.from_dict({"advantages": advantages_BT}))
     return {**to_floats(metrics), "failed_rows": float(failed_B.sum())}
 
 
-def rollout_metrics(rollout: DataProto) -> dict[str, float]:
+def rollout_metrics(rollout: DataProto | DataProtoRef) -> dict[str, float]:
     """Reward and length of a rollout, over the rows that have a verdict."""
     good_B = ~rollout.tensor("failed")
     rewards_B = rollout.tensor("rewards")[good_B]

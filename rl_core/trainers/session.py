@@ -75,11 +75,11 @@ class TrainingSession:
         try:
             trainer = self._trainer_at(iteration)
             played = trainer.evaluate(items, self.recipe.evaluation.max_new_tokens)
+            samples_path = self.folder.root / "samples" / f"evaluate-{label}.jsonl"
+            receipt = summarise(played, items, label, trainer.step_count, samples_path)
         except BaseException:
             self._drop_workers()
             raise
-        samples_path = self.folder.root / "samples" / f"evaluate-{label}.jsonl"
-        receipt = summarise(played, items, label, trainer.step_count, samples_path)
         self.folder.save_receipt(f"evaluate-{label}", receipt)
         names = ("accuracy", "mean_reward", "mean_length", "truncated_share")
         values = {f"eval/{name}": float(getattr(receipt, name)) for name in names}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rl_core.algorithms import algorithms
 from rl_core.data_proto import DataProto
-from rl_core.distributed import Remote, placement, remote
+from rl_core.distributed import DataProtoRef, Remote, placement, remote
 from rl_core.models.bundle import ModelBundle
 from rl_core.rollout.engine import RolloutEngine
 from rl_core.train.fsdp import FSDPBackend
@@ -59,11 +59,11 @@ class TextTrainer(Trainer):
         self.groups = [group]
         self.tracks = {"text": Track(driver_algorithm, stack)}
 
-    def rollout(self, prompts: DataProto) -> dict[str, DataProto]:
+    def rollout(self, prompts: DataProto) -> dict[str, DataProtoRef]:
         """The group of replies to each prompt."""
         return {"text": self.engine.rollout(prompts, self.step_count)}
 
-    def play_held_out(self, prompts: DataProto, max_new_tokens: int) -> DataProto:
+    def play_held_out(self, prompts: DataProto, max_new_tokens: int) -> DataProtoRef:
         """Greedy replies."""
         return self.engine.evaluate(prompts, max_new_tokens)
 

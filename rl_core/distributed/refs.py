@@ -1,0 +1,254 @@
+"""Batches that stay where they were made: the driver holds references, a consumer fetches the rows it was given.
+
+A worker that answers with a DataProto puts its wide columns into its node's object store, one object per column, and
+sends a description: which columns, how many rows, the metadata, and the narrow columns themselves (rewards, counts).
+The driver joins descriptions, reads narrow columns without fetching anything, fetches a wide one only when asked for it
+by name, and cuts without touching a row: a shard is a list of (part, first row, end row).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+
+from rl_core.data_proto import DataProto, DataProtoError
+from rl_core.dispatch import fill_up, shard_rows
+from rl_core.distributed.collect import join_meta, real_rows
+from rl_core.errors import WorkerDied
+
+NARROW_BYTES = 64
+"""A tensor column of at most so many bytes a row travels with the description."""
+
+_fetched_bytes = 0
+
+
+def fetched_bytes() -> int:
+    """Bytes of tensors this process has fetched from the object store through references."""
+    return _fetched_bytes
+
+
+@dataclass(frozen=True)
+class Part:
+    """One rank's answer, described."""
+
+    num_rows: int
+    meta_info: dict[str, Any]
+    narrow: DataProto
+    """The narrow columns themselves."""
+    wide: dict[str, Any]
+    """Object reference of each wide column, tensors and objects alike: a DataProto with that one column."""
+    tensor_keys: tuple[str, ...]
+    object_keys: tuple[str, ...]
+
+    @property
+    def keys(self) -> set[str]:
+        return {*self.tensor_keys, *self.object_keys}
+
+    def column(self, key: str) -> DataProto:
+        """One column, fetched when it is wide."""
+        if key in self.wide:
+            return _get([self.wide[key]], key)[0]
+        return self.narrow.select([key], [])
+
+    def rows(self, start: int, stop: int, keys: set[str]) -> DataProto:
+        """Some rows of the columns `keys`, all fetched at once."""
+        wanted = [key for key in self.wide if key in keys]
+        narrow = self.narrow.select([key for key in self.narrow_keys if key in keys], [])
+        pieces = [*_get([self.wide[key] for key in wanted], wanted), *([narrow] if narrow.batch is not None else [])]
+        return _side_by_side([piece[start:stop] for piece in pieces], self.meta_info)
+
+    @property
+    def narrow_keys(self) -> list[str]:
+        return [key for key in self.tensor_keys if key not in self.wide]
+
+
+def store(answer: Any) -> Part:
+    """Leave the wide columns of an answer in the object store. Raises: TypeError when it is no DataProto."""
+    import ray
+
+    if not isinstance(answer, DataProto):
+        raise TypeError(f"a method with collect=JOIN answered with {type(answer).__name__}; it must be a DataProto")
+    tensors = {} if answer.batch is None else {str(key): tensor.cpu() for key, tensor in answer.batch.items()}
+    wide: dict[str, Any] = {}
+    for key, tensor in tensors.items():
+        if tensor.is_nested or tensor.numel() * tensor.element_size() > NARROW_BYTES * len(answer):
+            wide[key] = ray.put(DataProto.from_dict({key: tensor}))
+    for key, values in answer.non_tensor_batch.items():
+        wide[key] = ray.put(DataProto(None, {key: values}))
+    narrow = DataProto.from_dict({key: tensor for key, tensor in tensors.items() if key not in wide})
+    return Part(len(answer), answer.meta_info, narrow, wide, tuple(tensors), tuple(answer.non_tensor_batch))
+
+
+class DataProtoRef:
+    """The joined answer of several ranks, by reference. Reads like a DataProto; columns may be added, not changed."""
+
+    def __init__(self, parts: Sequence[Part], num_rows: int | None = None) -> None:
+        """Args: parts: in shard order. num_rows: rows that were cut for the answers, before any copies.
+
+        Raises: DataProtoError when columns, metadata or row counts do not fit together.
+        """
+        for part in parts[1:]:
+            if part.keys != parts[0].keys:
+                raise DataProtoError(f"answers differ in columns: {sorted(parts[0].keys)} and {sorted(part.keys)}")
+        self.parts = tuple(parts)
+        self.meta_info = join_meta([part.meta_info for part in parts])
+        self._num_rows = real_rows([part.num_rows for part in parts], num_rows)
+        self._added = DataProto()
+
+    def __len__(self) -> int:
+        return self._num_rows
+
+    def __repr__(self) -> str:
+        return f"DataProtoRef({len(self)} rows in {len(self.parts)} parts, columns {sorted(self.keys)})"
+
+    @property
+    def keys(self) -> set[str]:
+        """Names of all columns."""
+        return self.parts[0].keys | _names(self._added)
+
+    @property
+    def non_tensor_batch(self) -> Mapping[str, np.ndarray]:
+        """The object columns; each is fetched when it is looked at."""
+        return _ObjectColumns(self)
+
+    def tensor(self, key: str) -> Tensor:
+        """One tensor column, [rows, ...]; a narrow one without fetching. Raises: DataProtoError when there is none."""
+        if self._added.batch is not None and key in list(self._added.batch.keys()):
+            return self._added.tensor(key)
+        if key not in self.parts[0].tensor_keys:
+            raise DataProtoError(f"no tensor {key!r} in the batch; it has {sorted(self.parts[0].tensor_keys)}")
+        return torch.cat([part.column(key).tensor(key) for part in self.parts])[: len(self)]
+
+    def union(self, other: DataProto) -> DataProtoRef:
+        """Add columns that this process holds, in place, and return self. Raises: DataProtoError on a shared name."""
+        shared = self.keys & _names(other)
+        if shared or len(other) != len(self):
+            raise DataProtoError(
+                f"union: {len(other)} rows of {sorted(_names(other))} do not go with {len(self)} rows"
+                + (f"; shared columns: {sorted(shared)}" if shared else "")
+            )
+        self._added = _side_by_side([self._added, other], {})
+        return self
+
+    def fetch(self, keys: Sequence[str] | None = None) -> DataProto:
+        """The batch itself, or some of its columns, in this process."""
+        return self.shard(1, 0, keys).fetch(with_padding_count=False)
+
+    def shard(self, num_parts: int, part: int, keys: Sequence[str] | None = None) -> ShardRef:
+        """One of `num_parts` shards of equal size, by reference; filled up like `rl_core.dispatch.shard_of`."""
+        if not len(self):
+            raise DataProtoError(f"an empty batch cannot be cut for {num_parts} ranks; its columns have no rows")
+        wanted = self.keys if keys is None else set(keys)
+        if wanted - self.keys:
+            raise DataProtoError(f"no columns {sorted(wanted - self.keys)} in the batch; it has {sorted(self.keys)}")
+        start, stop, num_copies = shard_rows(len(self), num_parts, part)
+        spans, first = [], 0
+        for one in self.parts:
+            span = max(start - first, 0), min(stop - first, one.num_rows)
+            if span[0] < span[1]:
+                spans.append((one, *span))
+            first += one.num_rows
+        added = self._added.select(
+            [key for key in _tensor_names(self._added) if key in wanted],
+            [key for key in self._added.non_tensor_batch if key in wanted],
+        )
+        mine = added[start:stop] if _names(added) else added
+        return ShardRef(tuple(spans), wanted, mine, self.meta_info, num_copies, -(-len(self) // num_parts))
+
+
+@dataclass(frozen=True)
+class ShardRef:
+    """Rows for one consumer; `fetch` brings them, and nothing else, into its process."""
+
+    spans: tuple[tuple[Part, int, int], ...]
+    keys: set[str]
+    added: DataProto
+    """Columns the driver added, these rows only."""
+    meta_info: dict[str, Any]
+    num_copies: int
+    num_rows: int
+    """With copies."""
+
+    def fetch(self, *, with_padding_count: bool = True) -> DataProto:
+        """The rows, filled up with copies. Raises: WorkerDied when the worker that made them is gone."""
+        pieces = [part.rows(start, stop, self.keys) for part, start, stop in self.spans]
+        rows = pieces[0] if len(pieces) == 1 else DataProto.concat([_bare(piece) for piece in pieces])
+        whole = _side_by_side([rows, self.added], self.meta_info)
+        return fill_up(whole, self.num_copies, self.num_rows) if with_padding_count else whole
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A batch the driver put into the object store once, for however many ranks."""
+
+    ref: Any
+
+    def fetch(self) -> DataProto:
+        """The batch."""
+        return _get([self.ref], "of a batch")[0]
+
+
+class _ObjectColumns(Mapping[str, np.ndarray]):
+    def __init__(self, batch: DataProtoRef) -> None:
+        self._batch = batch
+
+    def __getitem__(self, key: str) -> np.ndarray:
+        if key in self._batch._added.non_tensor_batch:
+            return self._batch._added.non_tensor_batch[key]
+        if key not in self._batch.parts[0].object_keys:
+            raise KeyError(key)
+        columns = [part.column(key).non_tensor_batch[key] for part in self._batch.parts]
+        return np.concatenate(columns)[: len(self._batch)]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([*self._batch.parts[0].object_keys, *self._batch._added.non_tensor_batch])
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+
+def _get(refs: list[Any], what: Any) -> list[DataProto]:
+    import ray
+    from ray.exceptions import ObjectLostError
+
+    global _fetched_bytes
+    try:
+        pieces = ray.get(refs)
+    except ObjectLostError as error:
+        raise WorkerDied(f"column {what} is gone with the worker that made it: {error}") from error
+    _fetched_bytes += sum(_num_bytes(piece) for piece in pieces)
+    return pieces
+
+
+def _num_bytes(piece: DataProto) -> int:
+    return 0 if piece.batch is None else sum(tensor.numel() * tensor.element_size() for tensor in piece.batch.values())
+
+
+def _side_by_side(pieces: Sequence[DataProto], meta_info: dict[str, Any]) -> DataProto:
+    """The columns of pieces with the same rows; empty pieces are left out."""
+    tensors: dict[str, Tensor] = {}
+    arrays: dict[str, np.ndarray] = {}
+    for piece in pieces:
+        arrays |= piece.non_tensor_batch
+        tensors |= {} if piece.batch is None else {str(key): tensor for key, tensor in piece.batch.items()}
+    num_rows = next((len(piece) for piece in pieces if _names(piece)), 0)
+    batch = TensorDict(tensors, batch_size=[num_rows]) if tensors else None
+    return DataProto(batch, arrays, dict(meta_info))
+
+
+def _bare(piece: DataProto) -> DataProto:
+    return DataProto(piece.batch, piece.non_tensor_batch, {})
+
+
+def _tensor_names(piece: DataProto) -> list[str]:
+    return [] if piece.batch is None else [str(key) for key in piece.batch.keys()]  # noqa: SIM118
+
+
+def _names(piece: DataProto) -> set[str]:
+    return {*_tensor_names(piece), *piece.non_tensor_batch}

@@ -1,0 +1,222 @@
+"""The worker processes of one world, in rank order: calls to them, and the watch over a call while it runs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from rl_core.distributed.failures import Failure, cause, hung_error
+from rl_core.distributed.status import Status, ask
+from rl_core.distributed.worker import Address, DeviceWorker
+from rl_core.errors import WorkerDied
+from rl_core.rank_info import RankInfo, TrainTopology
+
+GRACE_S = 5.0
+"""After one rank's collective broke off, so long are the others waited for, to learn which of them is the cause."""
+HEARTBEAT_S = 10.0
+"""How often a busy rank must show that it is alive, beside its call."""
+
+
+class WorkerGroup:
+    """One process per device, joined in one process group. Pickles, so that a worker may call another group."""
+
+    def __init__(self, actors: Sequence[Any], topology: TrainTopology, collective_timeout_s: float) -> None:
+        self.actors, self.topology, self.collective_timeout_s = list(actors), topology, collective_timeout_s
+        self.num_siblings = 0
+        self.addresses: list[Address] = []
+        self._left_over: list[Any] = []
+        self._closed = False
+
+    @classmethod
+    def start(cls, infos: Sequence[RankInfo], options: Sequence[dict[str, Any]], timeout_s: float) -> WorkerGroup:
+        """Start a process per rank and join them. Args: options: of each rank's Ray actor."""
+        import ray
+
+        actor_cls: Any = ray.remote(DeviceWorker)
+        actors = [
+            actor_cls.options(max_restarts=0, **option).remote(info, timeout_s)
+            for info, option in zip(infos, options, strict=True)
+        ]
+        group = cls(actors, infos[0].topology, timeout_s)
+        try:
+            group.addresses = list(group.run("WorkerGroup", "address", {rank: () for rank in group.ranks}).values())
+            head = group.addresses[0]
+            group.run("WorkerGroup", "join_group", {rank: (head.host, head.free_port) for rank in group.ranks})
+        except BaseException:
+            group.close()
+            raise
+        return group
+
+    @property
+    def world_size(self) -> int:
+        return len(self.actors)
+
+    @property
+    def ranks(self) -> range:
+        """All ranks."""
+        return range(self.world_size)
+
+    def pids(self) -> list[int]:
+        """Process ids of the workers, in rank order."""
+        return [address.pid for address in self.addresses]
+
+    def run(self, role: str, method: str, calls: Mapping[int, tuple[Any, ...]], label: str = "") -> dict[int, Any]:
+        """Call some ranks' worker method and wait for all. Returns: the answer of each. See `wait` for errors."""
+        return self.wait(label or f"{role}.{method}", self.submit(method, calls))
+
+    def submit(self, method: str, calls: Mapping[int, tuple[Any, ...]], **kwargs: Any) -> dict[Any, int]:
+        """Start a worker method on some ranks. Returns: the rank of each future.
+
+        Raises: WorkerDied when the group is closed, or a rank still waits in an earlier call that failed elsewhere.
+        """
+        import ray
+
+        if self._closed:
+            raise WorkerDied(f"{method}: the workers were closed; build them anew")
+        if self._left_over:
+            stuck = ray.wait(self._left_over, num_returns=len(self._left_over), timeout=GRACE_S)[1]
+            if stuck:
+                raise WorkerDied(
+                    f"{method}: {len(stuck)} rank(s) still wait in an earlier call that failed on another rank; "
+                    "close the placement block and build the workers anew"
+                )
+            self._left_over = []
+        return {getattr(self.actors[rank], method).remote(*args, **kwargs): rank for rank, args in calls.items()}
+
+    def wait(self, label: str, futures: Mapping[Any, int]) -> dict[int, Any]:
+        """The answer of each rank. Args: label: the call, as `Role.method`.
+
+        Raises: WorkerDied within seconds of a process' end; WorkerHung when siblings wait for a rank longer than the
+        collective timeout; WorkerOutOfMemory, WorkerError or the project's own error as the worker raised it.
+        """
+        watch = _Watch(self, label, dict(futures))
+        try:
+            return watch.finish()
+        except BaseException:
+            self._left_over = list(watch.pending)
+            raise
+
+    def describe(self, rank: int, label: str) -> str:
+        """A rank in words."""
+        address = self.addresses[rank] if self.addresses else None
+        return f"rank {rank} ({label}" + (f", pid {address.pid} on {address.hostname})" if address else ")")
+
+    def status(self, rank: int) -> Status | None:
+        """What a rank is doing, busy or not; None when it does not answer."""
+        address = self.addresses[rank]
+        return ask(address.host, address.status_port, address.token)
+
+    def close(self) -> None:
+        """End the worker processes, stopped and hung ones too."""
+        import ray
+
+        self._closed = True
+        for actor in self.actors:
+            ray.kill(actor)
+        for address in self.addresses:
+            _kill_here(address)
+
+
+class _Watch:
+    """One call on several ranks while it runs."""
+
+    def __init__(self, group: WorkerGroup, label: str, pending: dict[Any, int]) -> None:
+        self.group, self.label, self.pending = group, label, pending
+        self.world = sorted(pending.values())
+        self.answers: dict[int, Any] = {}
+        self.failures: list[Failure] = []
+        self.last_seen = dict.fromkeys(self.world, time.monotonic())
+        self.next_heartbeat = time.monotonic() + HEARTBEAT_S
+        self.first_end: float | None = None
+
+    def finish(self) -> dict[int, Any]:
+        while self.pending:
+            self._take(HEARTBEAT_S if self.first_end is None else min(HEARTBEAT_S, self.group.collective_timeout_s))
+            if self.failures:
+                self._raise()
+            self._check_stragglers()
+            self._check_heartbeats()
+        return {rank: self.answers[rank] for rank in self.world}
+
+    def _take(self, timeout_s: float) -> None:
+        """Wait for one more rank, and note how it ended."""
+        import ray
+        from ray.exceptions import RayActorError, RayTaskError
+
+        done, _ = ray.wait(list(self.pending), num_returns=1, timeout=timeout_s)
+        for future in done:
+            rank = self.pending.pop(future)
+            self.first_end = self.first_end or time.monotonic()
+            try:
+                answer = ray.get(future)
+            except RayActorError as error:
+                answer = Failure(rank, self.group.describe(rank, self.label), _how_it_ended(error), died=True)
+            except RayTaskError as error:
+                answer = Failure(rank, self.group.describe(rank, self.label), str(error.cause), str(error))
+            if isinstance(answer, Failure):
+                self.failures.append(answer)
+            else:
+                self.answers[rank] = answer
+
+    def _raise(self) -> None:
+        """Raise the failure behind the others; a broken collective alone says only that someone else is missing."""
+        deadline = time.monotonic() + GRACE_S
+        while self.pending and cause(self.failures).in_collective and (left := deadline - time.monotonic()) > 0:
+            self._take(left)
+        first = cause(self.failures)
+        if first.in_collective and self.pending:
+            raise self._hung(self.pending.values()) from first.to_error()
+        raise first.to_error() from first.error
+
+    def _check_stragglers(self) -> None:
+        timeout_s = self.group.collective_timeout_s
+        if self.pending and self.first_end is not None and time.monotonic() - self.first_end > timeout_s:
+            raise self._hung(self.pending.values())
+
+    def _check_heartbeats(self) -> None:
+        if time.monotonic() < self.next_heartbeat or not self.group.addresses:
+            return
+        for rank in self.pending.values():
+            if self.group.status(rank) is not None:
+                self.last_seen[rank] = time.monotonic()
+        self.next_heartbeat = time.monotonic() + HEARTBEAT_S
+        silent = [
+            rank
+            for rank in self.pending.values()
+            if time.monotonic() - self.last_seen[rank] > self.group.collective_timeout_s
+        ]
+        if silent:
+            raise self._hung(silent)
+
+    def _hung(self, ranks: Any) -> Exception:
+        missing = [f"{self.group.describe(rank, self.label)}, {self._doing(rank)}" for rank in sorted(ranks)]
+        return hung_error(self.failures, missing, self.label, self.group.collective_timeout_s)
+
+    def _doing(self, rank: int) -> str:
+        status = self.group.status(rank) if self.group.addresses else None
+        if status is None:
+            return "which does not answer at all (stopped, swapped out or cut off)"
+        return f"which has been at {status.place} in a call of {status.seconds:.0f} s"
+
+
+def _how_it_ended(error: Exception) -> str:
+    """Ray's account of a dead actor, without its boilerplate."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    detail = next((line for line in lines if "exit detail" in line.lower() or "cause" in line.lower()), "")
+    return f"the process ended: {detail or lines[0] if lines else type(error).__name__}"
+
+
+def _kill_here(address: Address) -> None:
+    """SIGKILL a worker of this machine: a stopped process does not hear Ray's request to end."""
+    import psutil
+
+    if address.hostname != socket.gethostname():
+        return
+    with suppress(psutil.NoSuchProcess, ProcessLookupError):
+        if psutil.Process(address.pid).create_time() == address.started:
+            os.kill(address.pid, signal.SIGKILL)
