@@ -48,7 +48,7 @@ def load_recipe(name_or_path: str, overrides: Sequence[str] = (), profile: str |
     Raises: RecipeError naming file, key, value and what would be right.
     """
     path = find_recipe(name_or_path)
-    written = _to_dict(_merge(_read_yaml(path), overrides, path), path)
+    written = resolved(merge_overrides(read_yaml(path), overrides, path), path)
     named = written.pop("profile", None)
     placement = written.get("placement") or {}
     if not isinstance(placement, dict):
@@ -78,6 +78,7 @@ def dump_recipe(recipe: Recipe) -> str:
 def _check_plugins(recipe: Recipe) -> None:
     from rl_core.algorithms import algorithms
     from rl_core.data.generate import GenerateSpec
+    from rl_core.data.sources import SourceSpec
     from rl_core.envs.registration import spec
 
     algorithms.resolve(recipe.algorithm, "algorithm")
@@ -86,7 +87,7 @@ def _check_plugins(recipe: Recipe) -> None:
     for part in ("train", "eval"):
         for index, entry in enumerate(getattr(recipe.data, part)):
             if isinstance(entry, dict):
-                _check_block(GenerateSpec, entry, f"data.{part}.{index}")
+                _check_block(GenerateSpec if "task" in entry else SourceSpec, entry, f"data.{part}.{index}")
 
 
 def _check_block(config_cls: type[BaseModel], values: dict[str, Any], where: str) -> None:
@@ -100,7 +101,8 @@ def _located(message: str, where: str) -> str:
     return "\n".join(f"{where}: {line}" for line in message.splitlines())
 
 
-def _read_yaml(path: Path) -> dict[str, Any]:
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML file, interpolations as written. Raises: RecipeError."""
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -114,10 +116,11 @@ def _read_profile(name: str) -> dict[str, Any]:
     path = DEPLOYMENTS / "profiles" / f"{name}.yaml"
     if not path.is_file():
         raise RecipeError(f"unknown profile {name!r}{nearest(name, profile_names())}")
-    return _to_dict(_merge(_read_yaml(path), (), path), path)
+    return resolved(merge_overrides(read_yaml(path), (), path), path)
 
 
-def _merge(values: dict[str, Any], overrides: Sequence[str], path: Path) -> Any:
+def merge_overrides(values: dict[str, Any], overrides: Sequence[str], path: Path) -> Any:
+    """The mapping with dotted assignments on top, as an OmegaConf object. Raises: RecipeError."""
     try:
         base: Any = OmegaConf.create(values)
     except OmegaConfBaseException as error:
@@ -133,7 +136,8 @@ def _merge(values: dict[str, Any], overrides: Sequence[str], path: Path) -> Any:
     return base
 
 
-def _to_dict(config: Any, path: Path) -> dict[str, Any]:
+def resolved(config: Any, path: Path) -> dict[str, Any]:
+    """Plain values, every interpolation resolved. Raises: RecipeError naming the key and what it lacks."""
     try:
         values = OmegaConf.to_container(config, resolve=True)
     except OmegaConfBaseException as error:

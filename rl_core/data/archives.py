@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path, PurePosixPath
+from typing import IO
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -22,8 +23,6 @@ from rl_core.data.workers import Advance, Runner
 from rl_core.errors import DataError
 
 CHUNK_BYTES = 1 << 20
-SMALL_ARCHIVE_BYTES = 8 * 2**20
-"""Below this a single process is done before a second one has started."""
 RATIO_FROM_BYTES = 2**20
 """Smaller members may compress as well as they like."""
 REPORT_EVERY = 256
@@ -120,6 +119,16 @@ def list_members(path: Path, limits: ArchiveLimits, place: Place) -> list[Member
     return members
 
 
+def folder_members(folder: Path, files: Sequence[Path], place: Place) -> list[Member]:
+    """The same for files that lie unpacked below `folder`."""
+    named = [(path, place(PurePosixPath(path.relative_to(folder).as_posix()))) for path in files]
+    return [
+        Member(path.relative_to(folder).as_posix(), target, path.stat().st_size)
+        for path, target in named
+        if target is not None
+    ]
+
+
 def refuse_clashes(members: Sequence[Member], where: str) -> None:
     """Raises: DataError when two members end up in one place, on a disk that folds case too."""
     taken: dict[str, Member] = {}
@@ -147,14 +156,14 @@ def extract(
     run: Runner,
     advance: Advance,
 ) -> Extracted:
-    """Unpack `members` below `folder`, on `num_workers` processes unless the archive is small.
+    """Unpack `members` below `folder`, in `num_workers` shares.
 
-    Args: advance: is told the number of files unpacked. Raises: DataError for a damaged archive; OSError.
+    Args: path: the archive, or the folder in which the members lie unpacked. advance: is told the number of files
+    unpacked. Raises: DataError for a damaged archive; OSError.
     """
     for parent in sorted({str(PurePosixPath(member.target).parent) for member in members}):
         (folder / parent).mkdir(parents=True, exist_ok=True)
-    total = sum(member.num_bytes for member in members)
-    shares = _shares(members, 1 if total < SMALL_ARCHIVE_BYTES else num_workers)
+    shares = _shares(members, num_workers)
     jobs = [Extraction(str(path.resolve()), str(folder), share, check) for share in shares]
     results: list[Extracted] = run("rl_core.data.archives:extract_share", jobs, advance)
     digests = {target: digest for result in results for target, digest in result.digests.items()}
@@ -166,9 +175,10 @@ def extract_share(job: Extraction, advance: Advance) -> Extracted:
     from rl_core.data.image_check import image_problem
 
     folder, digests, bad, unreported = Path(job.folder), {}, {}, 0
-    with open_archive(Path(job.archive)) as archive:
+    with _opener(Path(job.archive)) as open_member:
         for member in job.members:
-            content = _copy(archive, member, folder / member.target)
+            with open_member(member.name) as source:
+                content = _copy(source, folder / member.target)
             digests[member.target] = content.digest
             if job.check is not ImageCheck.NONE:
                 problem = image_problem(content.head_or_all or folder / member.target, decode=job.check == "decode")
@@ -189,8 +199,18 @@ class _Content:
     """The whole file when it came in one piece; larger ones are read again from disk."""
 
 
-def _copy(archive: zipfile.ZipFile, member: Member, target: Path) -> _Content:
-    with archive.open(member.name) as source, target.open("xb") as file:
+@contextmanager
+def _opener(path: Path) -> Iterator[Callable[[str], IO[bytes]]]:
+    """What opens a member of an archive, or of a folder."""
+    if path.is_dir():
+        yield lambda name: (path / name).open("rb")
+        return
+    with open_archive(path) as archive:
+        yield archive.open
+
+
+def _copy(source: IO[bytes], target: Path) -> _Content:
+    with target.open("xb") as file:
         content = source.read(CHUNK_BYTES)
         file.write(content)
         digest = hashlib.sha256(content)

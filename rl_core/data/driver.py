@@ -23,6 +23,7 @@ from rl_core.data.atomic import atomic_write_text
 from rl_core.data.fingerprint import explain_change, run_hash
 from rl_core.data.lock import Note
 from rl_core.data.publish import (
+    HASH_CHARS,
     RECEIPTS,
     SENTINEL,
     Build,
@@ -35,8 +36,6 @@ from rl_core.data.publish import (
 )
 from rl_core.errors import StorageError
 from schemas.receipts import PrepReceipt, PrepStatus, SourceFile
-
-_HASH_CHARS = 12
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ class Job:
 
     @property
     def receipt_path(self) -> Path:
-        return receipts_dir(self.target) / f"{self.run_hash[:_HASH_CHARS]}.json"
+        return receipts_dir(self.target) / f"{self.run_hash[:HASH_CHARS]}.json"
 
     @property
     def memo_path(self) -> Path:
@@ -219,10 +218,10 @@ def _latest_parts(job: Job) -> dict[str, str] | None:
     """The parts of the last completed preparation of this name."""
     folders = [receipts_dir(job.target)]
     if job.hashed_folder:
-        pattern = re.compile(rf"{re.escape(job.name)}-[0-9a-f]{{{_HASH_CHARS}}}")
+        pattern = re.compile(rf"{re.escape(job.name)}-[0-9a-f]{{{HASH_CHARS}}}")
         root = job.target.parent / RECEIPTS
         folders = [path for path in root.iterdir() if pattern.fullmatch(path.name)] if root.is_dir() else []
-    receipts = [read_receipt(path) for folder in folders for path in folder.glob(f"{'[0-9a-f]' * _HASH_CHARS}.json")]
+    receipts = [read_receipt(path) for folder in folders for path in folder.glob(f"{'[0-9a-f]' * HASH_CHARS}.json")]
     done = [one for one in receipts if one is not None and one.status is PrepStatus.COMPLETED]
     return max(done, key=lambda one: one.finished_at or "").hash_parts if done else None
 

@@ -16,7 +16,7 @@ from rl_core.data.overlap import HeldOut
 from rl_core.data.prepared import PreparedWriter, load_prepared
 from rl_core.data.prompt_items import ItemMaker, to_json
 from rl_core.data.prompt_lengths import LengthCounter
-from rl_core.data.publish import Built
+from rl_core.data.publish import HASH_CHARS, Built
 from rl_core.data.validate import describe_env_classes
 from rl_core.errors import DataError
 from schemas.prompt_rows import SCHEMA_VERSION, AllowedEnvClasses
@@ -167,7 +167,7 @@ def _fingerprints(
 
 def _job(files: dict[str, list[SourceFile]], params: _Params, name: str, root: Path) -> Job:
     parts = params.hash_parts() | file_parts(files)
-    folder = root / f"{name}-{run_hash(parts)[:12]}"
+    folder = root / f"{name}-{run_hash(parts)[:HASH_CHARS]}"
     return Job(name, folder, parts, [source for split in _SPLITS for source in files[split]], hashed_folder=True)
 
 

@@ -20,10 +20,12 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from rl_core.data.atomic import atomic_write_text, storage_error, sync_path, sync_tree
 from rl_core.data.fingerprint import sha256_file
 from rl_core.data.lock import Note, OutputLock
-from rl_core.errors import StorageError
+from rl_core.errors import DataError, StorageError
 
 SENTINEL = ".ready"
 RECEIPTS = ".receipts"
+HASH_CHARS = 12
+"""Of a run hash, in the names of files and folders."""
 
 
 class Sentinel(BaseModel):
@@ -68,6 +70,23 @@ def read_sentinel(folder: Path | str, name: str = SENTINEL, memo: Path | None = 
     """
     sentinel = parse_sentinel(folder, name)
     return sentinel if sentinel is not None and damaged_file(folder, sentinel, memo) is None else None
+
+
+def open_published(folder: Path | str, name: str, run_hash: str | None = None) -> Sentinel:
+    """The sentinel of a complete folder, for whoever reads it.
+
+    Args: run_hash: what the reader was promised. Raises: DataError when the folder is not complete, or another one.
+    """
+    root = Path(folder).expanduser().resolve()
+    sentinel = parse_sentinel(root, name)
+    if sentinel is None:
+        raise DataError(f"{folder}: no readable {name}, so this is no complete preparation; prepare it again")
+    if run_hash is not None and sentinel.run_hash != run_hash:
+        raise DataError(f"{folder}: holds preparation {sentinel.run_hash[:12]}, not {run_hash[:12]}; prepare it again")
+    memo = receipts_dir(root) / f"{sentinel.run_hash[:HASH_CHARS]}.files.json"
+    if (damaged := damaged_file(root, sentinel, memo if memo.is_file() else None)) is not None:
+        raise DataError(f"{folder}: {damaged} is missing or is not what was prepared; prepare it again")
+    return sentinel
 
 
 def damaged_file(folder: Path | str, sentinel: Sentinel, memo: Path | None = None) -> str | None:

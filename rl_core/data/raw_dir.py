@@ -86,7 +86,7 @@ def ensure_raw_dir(
     folder = Path(input_dir).expanduser()
     missing = missing_files(folder, required)
     if not missing:
-        return RawDir(folder, _revision(folder))
+        return RawDir(folder, recorded_revision(folder))
     if not source_uri:
         variable = f", or export {env_name}" if env_name else ""
         raise DataError(
@@ -102,7 +102,7 @@ def ensure_raw_dir(
         raise storage_error(error.filename or folder, error) from error
     if missing := missing_files(folder, required):
         raise DataError(f"{folder}: {source_uri} was fetched, and {', '.join(missing)} is not in it; check source_uri")
-    return RawDir(folder, _revision(folder))
+    return RawDir(folder, recorded_revision(folder))
 
 
 def _fetch(folder: Path, source_uri: str, note: Note | None) -> None:
@@ -127,7 +127,8 @@ def _fetch(folder: Path, source_uri: str, note: Note | None) -> None:
         raise DataError(f"{source_uri}: cannot be fetched ({said[0]}); {advice}") from error
 
 
-def _revision(folder: Path) -> str | None:
+def recorded_revision(folder: Path) -> str | None:
+    """The commit a folder was fetched at, or None for files that were put there by hand."""
     mark = _read_mark(folder)
     return mark.get("revision") if mark is not None else None
 

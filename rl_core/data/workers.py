@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -42,18 +43,28 @@ def run_here(function: str, jobs: Sequence[Any], advance: Advance) -> list[Any]:
 
 
 def run_in_processes(function: str, jobs: Sequence[Any], advance: Advance) -> list[Any]:
-    """All jobs at once, each in a process of its own; a single one runs here.
+    """Each job in a process of its own, as many at once as there are cores; a single one runs here.
 
     Raises: what a job raises; WorkerDied when a worker ends without a word.
     """
     if len(jobs) <= 1:
         return run_here(function, jobs, advance)
-    workers = [_Worker(function, job, advance) for job in jobs]
+    # A thread starts its worker and outlives it: the kernel ends a worker with the thread that started it.
+    with ThreadPoolExecutor(num_cores()) as pool:
+        waiting = [pool.submit(_run_one, function, job, advance) for job in jobs]
+        try:
+            return [one.result() for one in waiting]
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _run_one(function: str, job: Any, advance: Advance) -> Any:
+    worker = _Worker(function, job, advance)
     try:
-        return [worker.result() for worker in workers]
+        return worker.result()
     finally:
-        for worker in workers:
-            worker.end()
+        worker.end()
 
 
 class _Worker:
