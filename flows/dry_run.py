@@ -27,10 +27,11 @@ def print_plan(recipe: str, overrides: Sequence[str], profile: str | None) -> No
 
 def cache_plan(recipe: Recipe, home: Home) -> str:
     """Whether preparation would be a hit, and why."""
-    train, held_out = (planned_sources(entries, home.data) for entries in (recipe.data.train, recipe.data.eval))
-    missing = [entry for entry, path in zip(recipe.data.train, train, strict=True) if not path.is_file()]
-    if any(isinstance(entry, dict) for entry in missing):
-        return "miss: the problems would be generated first"
+    (train, first), (held_out, second) = (
+        planned_sources(entries, home.data) for entries in (recipe.data.train, recipe.data.eval)
+    )
+    if first or second:
+        return f"miss: {first or second}"
     plan = plan_cache(
         train, held_out, **preparation_settings(recipe, home, tokenizer_identity(recipe.model.path, home.models))
     )

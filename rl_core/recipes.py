@@ -79,6 +79,7 @@ def _check_plugins(recipe: Recipe) -> None:
     from rl_core.algorithms import algorithms
     from rl_core.data.generate import GenerateSpec
     from rl_core.data.sources import SourceSpec
+    from rl_core.data.sources import SourceSpec
     from rl_core.envs.registration import spec
 
     algorithms.resolve(recipe.algorithm, "algorithm")

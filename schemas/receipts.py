@@ -42,6 +42,8 @@ class ValidationReport(Receipt):
     """Outcome of validate-data over all files of a recipe."""
 
     files: list[SourceFile]
+    num_training_files: int = 0
+    """How many of `files`, from the first, are trained on; the others are held out."""
     schemas: dict[str, str] = Field(default_factory=dict)
     """File -> the contract its rows were held to: prompt, media, preference or response."""
     num_rows: int

@@ -188,9 +188,12 @@ class DataConfig(Section):
     """Where rows come from."""
 
     train: list[str | dict[str, Any]] = Field(min_length=1)
-    """Files, or generator blocks `{task: ..., size: ...}` for procedural problems."""
+    """Files, globs, folders, Hugging Face datasets (`name[/config][@revision][:split]`, `{path: ..., split: ...}`), or
+    generator blocks `{task: ..., size: ...}` for procedural problems."""
     eval: list[str | dict[str, Any]] = Field(min_length=1)
-    """Held-out rows; never trained on."""
+    """Held-out rows, written like `train`; a training row that asks what one of them asks is refused."""
+    blend: dict[str, float] | None = None
+    """Share of each `data_source` in what is trained on, as weights; unset takes all rows alike."""
     max_prompt_length: int = Field(default=512, ge=1)
     """Prompts with more tokens than this are dropped and counted."""
     default_env_class: str | None = None

@@ -1,13 +1,17 @@
-"""validate-data: every row of every file against the schema, before anything costly starts."""
+"""validate-data: every row of every file against its contract, before anything costly starts."""
 
 from typing import Any
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
+from prefect.runtime import flow_run
 
-from rl_core.data.resolve import resolve_sources, validation_settings
-from rl_core.data.validate import validate_files
+from rl_core.data.resolve import check_settings, resolve_sources
+from rl_core.data.validate import apply_policy, check_files
+from rl_core.distributed.data_runner import cluster_runner, configured_address
 from rl_core.home import Home
+from rl_core.tracking.artifacts import with_artifacts
+from rl_core.tracking.validation import log_refusal
 from rl_core.trainers.progress import ProgressEvent, announce
 from schemas.receipts import ValidationReport
 from schemas.recipe import Recipe
@@ -16,26 +20,45 @@ from tasks import artifacts
 
 @task(name="validate-data", cache_policy=NO_CACHE)
 def validate_data(recipe: dict[str, Any]) -> ValidationReport:
-    """Validate a recipe's training and held-out files. Raises: DataError naming file, row, field and value."""
-    settings, home = Recipe.model_validate(recipe), Home.default()
-    paths = resolve_sources([*settings.data.train, *settings.data.eval], home.data)
-    report = validate_files(
-        paths,
+    """Validate a recipe's training and held-out rows; the report is published whether they may be used or not.
+
+    Raises: DataError naming file, row, field and value.
+    """
+    home = Home.default()
+    settings = Recipe.model_validate(with_artifacts(recipe, home.mlflow_uri))
+    address = configured_address(settings.placement.ray_address)
+    report = check_files(
+        resolve_sources(settings.data.train, home.data),
+        check_settings(settings),
+        held_out=resolve_sources(settings.data.eval, home.data),
         rejects_dir=home.data / "rejects" / settings.name,
         memo_dir=home.data / "memo",
-        **validation_settings(settings),
+        runner=cluster_runner(address) if address else None,
     )
     announce(ProgressEvent("done", receipt=report))
     _publish(report)
+    try:
+        apply_policy(report, settings.data.on_invalid, settings.data.max_bad_fraction)
+    except Exception:
+        _log_refusal(settings.name, report, home)
+        raise
     return report
 
 
 def _publish(report: ValidationReport) -> None:
-    rows: list[dict[str, Any]] = [
-        {"what": "rows", "value": report.num_rows},
-        {"what": "accepted", "value": report.num_accepted},
-        *({"what": f"rejected: {reason}", "value": count} for reason, count in report.rejected_by_reason.items()),
-        *({"what": "first rejections", "value": str(example)} for example in report.examples),
-        {"what": "why", "value": report.explanation},
+    counts: list[dict[str, Any]] = [
+        {"what": "rows", "count": report.num_rows},
+        {"what": "accepted", "count": report.num_accepted},
+        {"what": "refused", "count": report.num_rejected},
+        *({"what": f"refused: {reason}", "count": count} for reason, count in report.rejected_by_reason.items()),
     ]
-    artifacts.table("validation", rows, "Rows checked against the schema")
+    artifacts.table("validation", counts, f"Rows checked against their contract; {report.explanation}")
+    if report.examples:
+        rows = [{"row": f"{one.file}:{one.row}", **one.model_dump(exclude={"file", "row"})} for one in report.examples]
+        artifacts.table("validation-refused-rows", rows, f"The first refused rows; all are in {report.rejects_path}")
+
+
+def _log_refusal(name: str, report: ValidationReport, home: Home) -> None:
+    tags = {"prefect.flow_run_id": str(flow_run.id or ""), "prefect.flow_run_url": str(flow_run.ui_url or "")}
+    location = home.mlflow_artifacts if home.mlflow_uri.startswith("sqlite") else None
+    log_refusal(home.mlflow_uri, name, report, tags=tags, artifact_location=location)

@@ -91,10 +91,13 @@ def parts_of(path: Path | str, settings: CheckSettings) -> list[Part]:
     return parts or [Part(str(path), schema)]
 
 
-def check_part(part: Part, settings: CheckSettings, held_out: HeldOut) -> Iterator[Checked]:
-    """Every problem of a part, batch by batch, in row order. Raises: DataError when the file cannot be read."""
+def check_part(part: Part, settings: CheckSettings, held_out: HeldOut, num_threads: int = 0) -> Iterator[Checked]:
+    """Every problem of a part, batch by batch, in row order.
+
+    Args: num_threads: 0 means all cores. Raises: DataError when the file cannot be read.
+    """
     if part.groups is not None:
-        yield from _check_arrow(part, settings, held_out)
+        yield from _check_arrow(part, settings, held_out, num_threads)
         return
     contract, ids = settings.contract(part.schema, part.file), _Ids(part.file)
     prompts = part.schema is SchemaName.PROMPT
@@ -106,14 +109,14 @@ def check_part(part: Part, settings: CheckSettings, held_out: HeldOut) -> Iterat
         batch.rejections += held_out.rejections(rows, batch.numbers, part.file)
         return batch
 
-    for batch in ordered_map(check, raw_batches(part.file, settings.prompt_key)):
+    for batch in ordered_map(check, raw_batches(part.file, settings.prompt_key), num_threads):
         if part.schema is SchemaName.MEDIA:
             batch.rejections += ids.repeated(batch)
         batch.rejections.sort(key=lambda rejection: rejection.row)
         yield Checked(batch.num_rows, len(batch.rejected_numbers), batch.rejections)
 
 
-def _check_arrow(part: Part, settings: CheckSettings, held_out: HeldOut) -> Iterator[Checked]:
+def _check_arrow(part: Part, settings: CheckSettings, held_out: HeldOut, num_threads: int) -> Iterator[Checked]:
     file = Path(part.file).expanduser()
     contract = settings.contract(part.schema, part.file)
 
@@ -127,7 +130,7 @@ def _check_arrow(part: Part, settings: CheckSettings, held_out: HeldOut) -> Iter
             yield first, batch
             first += batch.num_rows
 
-    yield from ordered_map(check, numbered())
+    yield from ordered_map(check, numbered(), num_threads)
 
 
 def _check_record_batch(

@@ -8,19 +8,17 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rl_core.data.readers import READERS
+from rl_core.data.sources import DatasetNotHere, HubName
 from rl_core.errors import DataError
 from rl_core.home import Home
-
-if TYPE_CHECKING:
-    from rl_core.data.sources import HubName
 
 _SHARD = re.compile(r"-(\d+)-of-(\d+)")
 
 
-def split_files(name: "HubName", *, download: bool = True) -> list[Path]:
+def split_files(name: HubName, *, download: bool = True) -> list[Path]:
     """The local files of a split, fetched at the commit its revision names now.
 
     Args: download: False uses what is in the cache alone, as does the environment's `HF_HUB_OFFLINE`.
@@ -34,11 +32,11 @@ def split_files(name: "HubName", *, download: bool = True) -> list[Path]:
         if all(file.suffix.lower() in READERS for file in files):
             return files
         if not download:
-            raise DataError(f"{name}: its files are not read directly and are converted by a run")
+            raise DatasetNotHere(f"{name}: its files are not read directly and are converted by a run")
         return [_as_parquet(name, files)]
 
 
-def _cached(name: "HubName") -> list[Path]:
+def _cached(name: HubName) -> list[Path]:
     """The split's files in the cached snapshot. Raises: DataError when shards are missing."""
     from huggingface_hub import snapshot_download
 
@@ -47,11 +45,13 @@ def _cached(name: "HubName") -> list[Path]:
     found = [_SHARD.search(file.name) for file in files]
     for match in found:
         if match and sum(other is not None and other[2] == match[2] for other in found) < int(match[2]):
-            raise DataError(f"{name}: only {len(files)} of {int(match[2])} files are in {folder}; fetch it online once")
+            raise DatasetNotHere(
+                f"{name}: only {len(files)} of {int(match[2])} files are in {folder}; fetch it online once"
+            )
     return files
 
 
-def _fetched(name: "HubName") -> list[Path]:
+def _fetched(name: HubName) -> list[Path]:
     from huggingface_hub import HfApi, hf_hub_download
 
     commit = HfApi().dataset_info(name.repo, revision=name.revision).sha
@@ -62,7 +62,7 @@ def _fetched(name: "HubName") -> list[Path]:
     ]
 
 
-def _files_of_split(place: str, name: "HubName", commit: str | None) -> list[str]:
+def _files_of_split(place: str, name: HubName, commit: str | None) -> list[str]:
     """What `datasets` counts as the split's files, at a hub repository or in a folder."""
     import datasets
 
@@ -73,7 +73,7 @@ def _files_of_split(place: str, name: "HubName", commit: str | None) -> list[str
     return [str(file) for file in splits[name.split]]
 
 
-def _as_parquet(name: "HubName", files: list[Path]) -> Path:
+def _as_parquet(name: HubName, files: list[Path]) -> Path:
     """The split in Parquet, converted once per commit by the loader that `datasets` has for its format."""
     import datasets
 
@@ -93,7 +93,7 @@ def _as_parquet(name: "HubName", files: list[Path]) -> Path:
 
 
 @contextmanager
-def _explained(name: "HubName") -> Iterator[None]:
+def _explained(name: HubName) -> Iterator[None]:
     """What the hub's libraries raise, as one message that names the dataset."""
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
@@ -103,7 +103,7 @@ def _explained(name: "HubName") -> Iterator[None]:
         raise
     except LocalEntryNotFoundError as error:
         advice = "unset HF_HUB_OFFLINE, or give the path of a file"
-        raise DataError(f"{name}: no such file or folder, and no such dataset in the local cache; {advice}") from error
+        raise DatasetNotHere(f"{name}: no such file, and no such dataset in the local cache; {advice}") from error
     except HfHubHTTPError as error:
         raise DataError(f"{name}: not found on the Hugging Face hub ({str(error).splitlines()[0]})") from error
     except (OSError, ValueError) as error:

@@ -2,19 +2,38 @@
 
 import random
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from rl_core.errors import DataError
 
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
-class PromptSource:
+
+class DataSource(Protocol[T_co]):
+    """What a trainer draws its prompts from."""
+
+    def next_batch(self) -> list[T_co]:
+        """The next batch; there always is one."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the source stands, as plain values."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue with exactly the batch after the saved one."""
+        ...
+
+
+class PromptSource(Generic[T]):
     """Endless batches of `items`; each epoch is a new shuffle, and a last partial batch is dropped.
 
     An epoch's order depends on `seed` and the epoch's number alone, so its state is two numbers.
     Raises: DataError when there are fewer items than one batch takes.
     """
 
-    def __init__(self, items: Sequence[dict[str, Any]], batch_size: int, seed: int) -> None:
+    def __init__(self, items: Sequence[T], batch_size: int, seed: int) -> None:
         if batch_size < 1:
             raise DataError(f"batch size {batch_size}: expected at least 1")
         if batch_size > len(items):
@@ -27,7 +46,7 @@ class PromptSource:
         self.position = 0
         self._order = self._epoch_order()
 
-    def next_batch(self) -> list[dict[str, Any]]:
+    def next_batch(self) -> list[T]:
         """The next `batch_size` items, beginning a new epoch where the rest of this one is too short."""
         if self.position + self.batch_size > len(self.items):
             self.epoch += 1

@@ -2,33 +2,49 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
+from rl_core.data.checking import CheckSettings
 from rl_core.data.generate import GenerateSpec, materialise, planned_path
+from rl_core.data.sources import DatasetNotHere, data_files
 from rl_core.envs import accepted_ground_truths
 from rl_core.envs.registration import spec
 from rl_core.home import Home
+from schemas.contract import SchemaName
 from schemas.recipe import Recipe
 
 
 def resolve_sources(entries: Sequence[str | dict[str, Any]], data_dir: Path) -> list[Path]:
-    """The files behind paths and generator blocks; generated files are made on first use, then kept as they are."""
-    return [
-        materialise(GenerateSpec(**entry), data_dir / "generated")
-        if isinstance(entry, dict)
-        else Path(entry).expanduser()
-        for entry in entries
-    ]
+    """The files behind entries; problems are generated and datasets fetched on first use, then kept as they are."""
+    files: list[Path] = []
+    for entry in entries:
+        if _is_task(entry):
+            files.append(materialise(GenerateSpec(**entry), data_dir / "generated"))
+        else:
+            files += data_files(entry)
+    return files
 
 
-def planned_sources(entries: Sequence[str | dict[str, Any]], data_dir: Path) -> list[Path]:
-    """The same files without making any."""
-    return [
-        planned_path(GenerateSpec(**entry), data_dir / "generated")
-        if isinstance(entry, dict)
-        else Path(entry).expanduser()
-        for entry in entries
-    ]
+def planned_sources(entries: Sequence[str | dict[str, Any]], data_dir: Path) -> tuple[list[Path], str]:
+    """The same files without making or fetching any, and what would have to be done first (empty: nothing)."""
+    files: list[Path] = []
+    first = ""
+    for entry in entries:
+        if _is_task(entry):
+            files.append(planned_path(GenerateSpec(**entry), data_dir / "generated"))
+            first = first if files[-1].is_file() else "the problems would be generated first"
+            continue
+        try:
+            files += data_files(entry, download=False)
+        except DatasetNotHere as error:
+            first = f"the dataset would be fetched first ({error})"
+    return files, first
+
+
+def check_settings(recipe: Recipe) -> CheckSettings:
+    """The contract a recipe's rows are held to."""
+    allowed = accepted_ground_truths() | _own_environments(recipe)
+    return CheckSettings(allowed, recipe.data.default_env_class, schema=SchemaName.PROMPT)
 
 
 def validation_settings(recipe: Recipe) -> dict[str, Any]:
@@ -39,6 +55,10 @@ def validation_settings(recipe: Recipe) -> dict[str, Any]:
         "policy": recipe.data.on_invalid,
         "max_bad_fraction": recipe.data.max_bad_fraction,
     }
+
+
+def _is_task(entry: str | dict[str, Any]) -> TypeGuard[dict[str, Any]]:
+    return isinstance(entry, dict) and "task" in entry
 
 
 def _own_environments(recipe: Recipe) -> dict[str, frozenset[str]]:

@@ -11,12 +11,33 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict
+
 from rl_core.data.readers import READERS
 from rl_core.errors import DataError
 
 _NAME = re.compile(
     r"(?P<repo>[\w.-]+(?:/[\w.-]+)?)(?:/(?P<config>[\w.-]+))?(?:@(?P<revision>[\w./-]+))?(?::(?P<split>[\w.-]+))?"
 )
+
+
+class DatasetNotHere(DataError):
+    """A dataset that is not on this machine and may not be fetched."""
+
+
+class SourceSpec(BaseModel):
+    """A source with its options, as a block of a recipe."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    path: str
+    """A file, a glob, a folder, or the name of a Hugging Face dataset."""
+    config: str | None = None
+    """Configuration of the dataset."""
+    split: str | None = None
+    """Split of the dataset; `train` unless said."""
+    revision: str | None = None
+    """Branch, tag or commit of the dataset."""
 
 
 @dataclass(frozen=True)
@@ -44,16 +65,16 @@ class HubName:
 def data_files(source: str | Path | dict[str, Any], *, download: bool = True) -> list[Path]:
     """The files of a source, in order.
 
-    Args: source: as the module says, or `{path: ..., config: ..., split: ..., revision: ...}`.
+    Args: source: as the module says, or the fields of a `SourceSpec`.
     download: whether a dataset that is not on this machine may be fetched.
     Raises: DataError when there is nothing, naming what was looked for.
     """
     if isinstance(source, dict):
-        from rl_core.data.hub import split_files
-
-        name = HubName.parse(str(source["path"]))
-        given = {key: str(value) for key, value in source.items() if key != "path" and value is not None}
-        return split_files(HubName(**{**vars(name), **given}), download=download)
+        spec = SourceSpec(**source)
+        given = spec.model_dump(exclude={"path"}, exclude_none=True)
+        if not given:
+            return data_files(spec.path, download=download)
+        return _dataset(HubName(**{**vars(HubName.parse(spec.path)), **given}), download)
     text = str(source)
     path = Path(text).expanduser()
     if path.is_dir():
@@ -66,9 +87,13 @@ def data_files(source: str | Path | dict[str, Any], *, download: bool = True) ->
         return [path]
     if "/" not in text and path.suffix and not path.suffix[1:].isdigit():
         return [path]  # `rows.csv` is a file with a wrong extension, not a dataset
+    return _dataset(HubName.parse(text), download)
+
+
+def _dataset(name: HubName, download: bool) -> list[Path]:
     from rl_core.data.hub import split_files
 
-    return split_files(HubName.parse(text), download=download)
+    return split_files(name, download=download)
 
 
 def _folder(folder: Path) -> list[Path]:

@@ -86,7 +86,7 @@ def check_files(
     report = _from_memo(memo, parts, rejects_path, settings)
     if report is None:
         report = _check(files, len(paths), settings, runner or run_here, rejects_path).model_copy(
-            update={"files": sources, "explanation": _explain_miss(latest, parts)}
+            update={"files": sources, "num_training_files": len(paths), "explanation": _explain_miss(latest, parts)}
         )
         atomic_write_json(memo, _Remembered(parts=parts, report=report).model_dump())
     atomic_write_text(latest, _Remembered(parts=parts, report=report).model_dump_json())

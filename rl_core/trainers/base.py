@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from rl_core.algorithms.metrics import to_floats
-from rl_core.data.prompt_source import PromptSource
+from rl_core.data.order import training_source
 from rl_core.data_proto import DataProto
 from rl_core.distributed import Block, DataProtoRef, DevicePool, Remote
 from rl_core.errors import RewardError
@@ -38,7 +38,7 @@ class Trainer(ABC):
     def __init__(self, recipe: Recipe, source_model: str, items: list[dict[str, Any]]) -> None:
         self.recipe = recipe
         self.source_model = source_model
-        self.source = PromptSource(items, recipe.training.prompts_per_step, recipe.seed)
+        self.source = training_source(items, recipe.training.prompts_per_step, recipe.seed, recipe.data.blend)
         self.step_count = 0
         self.groups: list[Block] = []
         self.tracks: dict[str, Track] = {}

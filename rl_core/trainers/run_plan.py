@@ -11,6 +11,7 @@ from rl_core.data.atomic import atomic_write_json
 from rl_core.home import Home
 from rl_core.recipes import dump_recipe
 from rl_core.tracking.run import TrackingRun
+from rl_core.tracking.validation import log_report
 from rl_core.trainers.run_folder import RunFolder, run_key, source_revision
 from schemas.receipts import CacheReceipt, RunPlan, ValidationReport
 from schemas.recipe import Recipe
@@ -83,11 +84,10 @@ def _known_tracking_id(folder: RunFolder) -> str | None:
 def _log_inputs(tracking: TrackingRun, recipe: Recipe, report: ValidationReport, cache: CacheReceipt) -> None:
     tracking.log_params(flatten(recipe.model_dump(mode="json")))
     tracking.log_text(dump_recipe(recipe), "recipe.yaml")
-    tracking.log_text(report.model_dump_json(indent=2), "receipts/validation.json")
+    log_report(tracking, report)
     tracking.log_text(cache.model_dump_json(indent=2), "receipts/cache.json")
-    num_train_files = len(recipe.data.train)
     for index, source in enumerate(cache.sources):
-        training = index < num_train_files
+        training = index < report.num_training_files
         tracking.log_dataset(
             "/".join(Path(source.path).parts[-2:]),
             source.path,

@@ -1,0 +1,35 @@
+"""From distinct prompts to the samples of a rollout: each prompt `samples_per_prompt` times, siblings adjacent."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from rl_core.errors import DataError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Sample(Generic[T]):
+    """One sample that is to be rolled out."""
+
+    prompt: T
+    group_id: int
+    """Shared by siblings, by nobody else in the run."""
+    sample_id: str
+    """`prompt:<group id>:sample:<place among the siblings>`."""
+
+
+def expand_groups(prompts: Sequence[T], samples_per_prompt: int, first_group_id: int = 0) -> list[Sample[T]]:
+    """`len(prompts) x samples_per_prompt` samples.
+
+    Args: first_group_id: the group of the first prompt; count on from the last rollout's, so that a prompt that
+    comes again is a group of its own.
+    """
+    if samples_per_prompt < 1:
+        raise DataError(f"samples_per_prompt {samples_per_prompt}: expected at least 1")
+    return [
+        Sample(prompt, group, f"prompt:{group}:sample:{j}")
+        for group, prompt in enumerate(prompts, start=first_group_id)
+        for j in range(samples_per_prompt)
+    ]

@@ -1,0 +1,29 @@
+"""The source a recipe asks for, over prepared items."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rl_core.data.blend import BlendedSource
+from rl_core.data.prompt_source import DataSource, PromptSource
+from rl_core.errors import DataError
+
+UNNAMED = "other"
+
+
+def training_source(
+    items: list[dict[str, Any]], batch_size: int, seed: int, blend: Mapping[str, float] | None
+) -> DataSource[dict[str, Any]]:
+    """Batches of all items alike, or with the shares of `blend` by the rows' `data_source`.
+
+    Args: blend: `data_source` -> weight; rows that name none are `other`. Every source among the rows is named.
+    """
+    if not blend:
+        return PromptSource(items, batch_size, seed)
+    by_source: dict[str, list[dict[str, Any]]] = {}
+    for item in items:
+        by_source.setdefault(str(item["env_extras"].get("data_source") or UNNAMED), []).append(item)
+    if by_source.keys() != blend.keys():
+        raise DataError(
+            f"data.blend names {sorted(blend)}; the rows' data_source are {sorted(by_source)}: name each once"
+        )
+    return BlendedSource(by_source, blend, batch_size, seed)
