@@ -1,31 +1,106 @@
 """`rl-train validate` and the group `rl-train data`: what a person does with row files before any run."""
 
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rl_core.home import Home
+from schemas.contract import SchemaName
+
+if TYPE_CHECKING:
+    from schemas.receipts import ValidationReport
 
 data = typer.Typer(help="Make and convert row files.", no_args_is_help=True)
 
+Sources = Annotated[list[str], typer.Argument(help="Files (.parquet .jsonl .json .txt), globs, folders, dataset names")]
+
+
+class ReportFormat(StrEnum):
+    """How a report is printed."""
+
+    TABLE = "table"
+    """For people."""
+    JSON = "json"
+    """The whole report as one object."""
+
 
 def validate(
-    paths: Annotated[list[Path], typer.Argument(help="Prompt files: .parquet .jsonl .json .txt")],
+    paths: Sources,
+    schema: Annotated[SchemaName | None, typer.Option(help="Contract of the rows; unset: recognised")] = None,
+    format: Annotated[ReportFormat, typer.Option(help="How to print the report")] = ReportFormat.TABLE,
     env_class: Annotated[str | None, typer.Option(help="Environment of rows that name none")] = None,
+    prompt_key: Annotated[str, typer.Option(help="Column that holds the prompt")] = "prompt",
+    held_out: Annotated[list[str] | None, typer.Option(help="Evaluation files, which must share no question")] = None,
+    media_root: Annotated[Path | None, typer.Option(help="Where relative media paths begin")] = None,
+    check_remote: Annotated[bool, typer.Option("--check-remote", help="Fetch remote media too")] = False,
 ) -> None:
-    """Check prompt files against the schema; every bad row is named, and the exit code is 2 when there is one."""
-    from rl_core.data.validate import validate_files
+    """Check rows against their contract; every bad row is named, and the exit code is 2 when there is one."""
+    from rl_core.data.checking import CheckSettings
+    from rl_core.data.sources import data_files
+    from rl_core.data.validate import apply_policy, check_files
     from rl_core.envs import accepted_ground_truths
+    from schemas.media_checks import MediaLimits
 
     home = Home.default()
-    report = validate_files(
-        paths,
-        allowed_env_classes=accepted_ground_truths(),
-        default_env_class=env_class,
+    chosen = SchemaName.PROMPT if schema is None and env_class is not None else schema
+    limits = MediaLimits(check_remote=check_remote)
+    settings = CheckSettings(accepted_ground_truths(), env_class, prompt_key, chosen, media_root, limits)
+    report = check_files(
+        [file for path in paths for file in data_files(path)],
+        settings,
+        held_out=[file for path in held_out or [] for file in data_files(path)],
         rejects_dir=home.data / "rejects" / "cli",
         memo_dir=home.data / "memo",
-        policy="fail",
-        max_bad_fraction=0.0,
+        runner=_cluster(),
     )
+    if format is ReportFormat.JSON:
+        typer.echo(report.model_dump_json(indent=2))
+    else:
+        print_report(report)
+    apply_policy(report, "fail", 0.0)
+
+
+@data.command()
+def convert(
+    source: Annotated[str, typer.Argument(help="File, glob, folder or dataset name to read")],
+    target: Annotated[Path, typer.Argument(help="File to write: .jsonl .json .parquet")],
+    to: Annotated[SchemaName, typer.Option(help="Kind of row to write")],
+    env_class: Annotated[str | None, typer.Option(help="Environment of rows that name none")] = None,
+    prompt_key: Annotated[str, typer.Option(help="Column that holds the prompt")] = "prompt",
+) -> None:
+    """Convert between prompt, media and response rows; a row that the target cannot hold is refused by name."""
+    from rl_core.data.convert import convert_file
+
+    num_rows = convert_file(source, target, to, env_class=env_class, prompt_key=prompt_key)
+    typer.echo(f"{num_rows} {to.value} rows written to {target}")
+
+
+def print_report(report: "ValidationReport") -> None:
+    """Counts, and a table of reasons with the first example of each."""
+    from rich.console import Console
+    from rich.table import Table
+
     typer.echo(f"{report.num_accepted} of {report.num_rows} rows are good; {report.explanation}")
+    if not report.rejected_by_reason:
+        return
+    table = Table(title="Refused rows", title_justify="left")
+    for column in ("reason", "problems", "first at", "field", "value", "expected"):
+        table.add_column(column, overflow="fold", justify="right" if column == "problems" else "left")
+    for reason, count in report.rejected_by_reason.items():
+        first = next(example for example in report.examples if example.reason == reason)
+        place = f"{Path(first.file).name}:{first.row}"
+        table.add_row(reason, str(count), place, first.field, first.value, first.expected)
+    Console(highlight=False, markup=False).print(table)
+
+
+def _cluster():
+    import os
+
+    if not (os.environ.get("RL_TRAIN_RAY_ADDRESS") or os.environ.get("RAY_ADDRESS")):
+        return None
+    from rl_core.distributed.data_runner import cluster_runner, configured_address
+
+    address = configured_address()
+    return cluster_runner(address) if address else None
