@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from flows.data_cli import data, validate
+from flows.prep_cli import make_fixture, prep
 from rl_core.errors import UserError
 from rl_core.home import Home
 
@@ -17,6 +18,8 @@ app = typer.Typer(
 )
 
 app.command()(validate)
+app.command()(prep)
+data.command()(make_fixture)
 app.add_typer(data, name="data")
 
 USER_ERROR = 2

@@ -10,6 +10,7 @@ from rl_core.data.resolve import preparation_settings, resolve_sources
 from rl_core.home import Home
 from rl_core.models.locate import locate, tokenizer_identity
 from rl_core.models.tokenizer import load_tokenizer
+from rl_core.tracking.artifacts import with_artifacts
 from rl_core.trainers.progress import ProgressEvent, announce
 from schemas.receipts import CacheReceipt, ValidationReport
 from schemas.recipe import Recipe
@@ -20,7 +21,8 @@ from tasks import artifacts
 @task(name="prepare-cache", cache_policy=NO_CACHE)
 def prepare_cache(recipe: dict[str, Any], report: ValidationReport) -> CacheReceipt:
     """Tokenise, filter by length and publish train.parquet and eval.parquet. Raises: DataError, ModelError."""
-    settings, home = Recipe.model_validate(recipe), Home.default()
+    home = Home.default()
+    settings = Recipe.model_validate(with_artifacts(recipe, home.mlflow_uri))
     receipt = prepare.prepare_cache(
         resolve_sources(settings.data.train, home.data),
         resolve_sources(settings.data.eval, home.data),

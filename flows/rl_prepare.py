@@ -1,0 +1,32 @@
+"""The flow `rl-prepare`: one preparation stage, as a deployment or from a schedule."""
+
+from collections.abc import Sequence
+
+from prefect import flow
+
+from rl_core.home import Home
+from rl_core.orphans import no_orphans
+from schemas.receipts import PrepReceipt
+from tasks.prepare_stage import prepare_stage
+
+
+@flow(name="rl-prepare", flow_run_name="rl-prepare {stage}", validate_parameters=True)
+def rl_prepare(
+    stage: str = "vision",
+    overrides: Sequence[str] = (),
+    input_dir: str | None = None,
+    output_dir: str | None = None,
+    force: bool = False,
+) -> PrepReceipt:
+    """Prepare the data of one stage.
+
+    Args: stage: `mpo`, `text`, `vision`, `diffusion`, or a YAML path. overrides: dotted assignments. input_dir,
+    output_dir: instead of those in the settings. force: build again even when nothing changed.
+    """
+    Home.default().activate()
+    with no_orphans():
+        return prepare_stage(stage, overrides, input_dir, output_dir, force)
+
+
+if __name__ == "__main__":
+    rl_prepare()
