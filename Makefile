@@ -7,10 +7,10 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test check format clean
+.PHONY: help install train test check format clean bench-data-proto
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(STAMP) ## make .venv with every pinned dependency (about two minutes)
 
@@ -40,6 +40,9 @@ check: $(STAMP) ## lint, format, types and the house rules
 format: $(STAMP) ## put imports and layout in order
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+bench-data-proto: $(STAMP) ## time DataProto beside memcpy
+	$(BIN)/python -m benchmarks.data_proto
 
 clean: ## remove .venv and every cache (runs and models in .rl-train stay)
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,189 @@
+"""How a batch is pickled: its tensors as protocol 5 buffers, which may travel out of band, without a copy.
+
+Ray and any other caller that passes `buffer_callback` get the tensors' own memory. A plain
+`pickle.dumps(proto, protocol=5)` copies each tensor once into the stream; protocols 3 and 4 copy it twice. Protocol 2
+(that of `torch.save`) leaves the tensors to torch.
+
+Tensors in object columns and in metadata travel the same way, and what is shared stays shared: siblings that hold one
+image still hold one image. Only data travels, not the autograd graph. A tensor from an accelerator comes back on the
+same device where there is one, else on the CPU. Tensors with no flat memory (sparse, quantised, subclasses) are left to
+torch.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
+
+from rl_core.data_proto import jagged
+
+
+class PackedTensor:
+    """Stands for a dense tensor in a pickle; unpickling gives the tensor."""
+
+    __slots__ = ("tensor",)
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Callable[..., Tensor], tuple[Any, ...]]:
+        if protocol < 3:
+            return _itself, (self.tensor,)
+        dtype, shape, data = flat_bytes(self.tensor)
+        buffer = pickle.PickleBuffer(data) if protocol >= 5 else data.tobytes()
+        return tensor_from_bytes, (dtype, shape, buffer, str(self.tensor.device))
+
+
+class PackedJagged:
+    """Stands for a jagged tensor in a pickle; its offsets are packed once for all columns that share them."""
+
+    __slots__ = ("offsets", "values")
+
+    def __init__(self, values: PackedTensor, offsets: PackedTensor) -> None:
+        self.values, self.offsets = values, offsets
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Callable[..., Tensor], tuple[Any, ...]]:
+        return jagged.join, (self.values, self.offsets)
+
+
+class PackedTensorDict:
+    """Stands for a TensorDict in a pickle."""
+
+    __slots__ = ("batch_size", "device", "values")
+
+    def __init__(self, values: dict[str, Any], batch_size: tuple[int, ...], device: str | None) -> None:
+        self.values, self.batch_size, self.device = values, batch_size, device
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Callable[..., TensorDict], tuple[Any, ...]]:
+        return _tensordict, (self.values, self.batch_size, self.device)
+
+
+PLAIN = frozenset({str, bytes, int, float, bool, type(None)})
+"""Types that hold no tensor and are met by the thousand."""
+
+
+class Packer:
+    """Replaces the tensors inside a value by their packed forms; containers without tensors stay themselves."""
+
+    def __init__(self) -> None:
+        self._done: dict[int, Any] = {}
+        # Identities in `_done` mean something only while their owners live.
+        self._alive: list[Any] = []
+
+    def pack(self, value: Any) -> Any:
+        """The value with its tensors packed, at any depth of dicts, lists, tuples and object arrays."""
+        if _holds_nothing(value):
+            return value
+        if id(value) not in self._done:
+            # A container that holds itself is met again before it is done, and then goes as it is.
+            self._done[id(value)] = value
+            self._alive.append(value)
+            self._done[id(value)] = self._packed(value)
+        return self._done[id(value)]
+
+    def _packed(self, value: Any) -> Any:
+        if type(value) is dict:
+            items = {key: self.pack(one) for key, one in value.items()}
+            return items if any(items[key] is not one for key, one in value.items()) else value
+        if type(value) in (list, tuple):
+            packed = [self.pack(one) for one in value]
+            changed = any(new is not old for new, old in zip(packed, value, strict=True))
+            return type(value)(packed) if changed else value
+        if isinstance(value, np.ndarray):
+            return self._packed_array(value)
+        if isinstance(value, Tensor):
+            return self._packed_tensor(value)
+        device = None if value.device is None else str(value.device)
+        return PackedTensorDict({key: self.pack(one) for key, one in value.items()}, tuple(value.batch_size), device)
+
+    def _packed_tensor(self, tensor: Tensor) -> Any:
+        if tensor.is_nested:
+            values, offsets = jagged.parts(tensor.detach())
+            return PackedJagged(self.pack(values), self.pack(offsets))
+        return PackedTensor(tensor) if _is_flat(tensor) else tensor
+
+    def _packed_array(self, array: np.ndarray) -> np.ndarray:
+        if array.dtype != object:
+            return array
+        values = array.ravel().tolist()
+        packed = values if PLAIN.issuperset(map(type, values)) else [self.pack(one) for one in values]
+        if all(new is old for new, old in zip(packed, values, strict=True)):
+            return array
+        column = np.empty(array.size, dtype=object)
+        for row, value in enumerate(packed):
+            column[row] = value
+        return column.reshape(array.shape)
+
+
+@cache
+def _is_packed(cls: type) -> bool:
+    # The classes of torch and tensordict answer `isinstance` slowly; once per class is enough.
+    return issubclass(cls, Tensor | TensorDictBase | np.ndarray)
+
+
+def _holds_nothing(value: Any) -> bool:
+    """Whether a value can be told at a glance to hold no tensor."""
+    cls = type(value)
+    if cls is dict:
+        return PLAIN.issuperset(map(type, value.values()))
+    if cls is list or cls is tuple:
+        return PLAIN.issuperset(map(type, value))
+    return cls in PLAIN or not _is_packed(cls)
+
+
+def flat_bytes(tensor: Tensor) -> tuple[str, tuple[int, ...], Any]:
+    """Name of the dtype, shape, and the bytes in row order: its own memory for a contiguous tensor on the CPU."""
+    flat = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().view(-1)
+    return str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), flat.view(torch.uint8).numpy()
+
+
+def tensor_from_bytes(dtype: str, shape: tuple[int, ...], data: Any, device: str = "cpu") -> Tensor:
+    """The tensor whose bytes lie in a buffer, without copying them.
+
+    Torch knows no read-only memory. A tensor over a read-only buffer (the object store's) therefore shares it, and
+    writing into it in place writes into the store: `DataProto.clone()` gives memory of one's own.
+    """
+    memory = memoryview(data)
+    torch_dtype = getattr(torch, dtype)
+    if not memory.nbytes:
+        return torch.empty(shape, dtype=torch_dtype, device=_present(device))
+    flat = torch.from_numpy(np.asarray(_Writable(memory)) if memory.readonly else np.frombuffer(memory, np.uint8))
+    return flat.view(torch_dtype).view(shape).to(_present(device))
+
+
+class _Writable:
+    """Shows a read-only buffer to numpy as writable, which keeps torch from warning once per tensor."""
+
+    def __init__(self, memory: memoryview) -> None:
+        self.owner = np.frombuffer(memory, np.uint8)
+        self.__array_interface__ = {**self.owner.__array_interface__, "data": (self.owner.ctypes.data, False)}
+
+
+def _tensordict(values: dict[str, Any], batch_size: tuple[int, ...], device: str | None) -> TensorDict:
+    return TensorDict(values, batch_size=batch_size, device=None if device is None else _present(device))
+
+
+def _present(device: str) -> torch.device:
+    """The device itself where this process has it, else the CPU."""
+    wanted = torch.device(device)
+    if wanted.type in ("cpu", "meta"):
+        return wanted
+    module = getattr(torch, wanted.type, None)
+    found = module is not None and module.is_available() and (wanted.index or 0) < module.device_count()
+    return wanted if found else torch.device("cpu")
+
+
+def _is_flat(tensor: Tensor) -> bool:
+    plain = type(tensor) in (Tensor, torch.nn.Parameter)
+    return plain and tensor.layout == torch.strided and not tensor.is_quantized and tensor.device.type != "meta"
+
+
+def _itself(value: Any) -> Any:
+    return value

@@ -1,0 +1,129 @@
+"""Which rows: one selection, applied to every column of a batch, as a view where the rows are consecutive."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
+
+from rl_core.data_proto import jagged
+from rl_core.data_proto.errors import DataProtoError
+
+Index = slice | range | Sequence[int] | Sequence[bool] | np.ndarray | Tensor
+
+
+class Rows:
+    """A selection out of `num_rows` rows.
+
+    A slice with a positive step gives views. Everything else is one gather per column (which copies). Raises:
+    DataProtoError for an index of another type, rank or mask length; IndexError for a row that is not there.
+    """
+
+    def __init__(self, index: Index, num_rows: int) -> None:
+        if isinstance(index, slice) and (index.step or 1) < 0:
+            index = range(*index.indices(num_rows))
+        self.slice: slice | None = index if isinstance(index, slice) else None
+        if isinstance(index, slice):
+            self.span = range(*index.indices(num_rows))
+            self.count = len(self.span)
+        else:
+            self.array = _positions(index, num_rows)
+            self.tensor = torch.from_numpy(self.array)
+            self.count = len(self.array)
+        # The key is the identity of the old offsets, which are kept alive beside it.
+        self._plans: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
+
+    def of_batch(self, batch: TensorDictBase | None) -> TensorDict | None:
+        """The rows of a batch, as a new TensorDict on the same device."""
+        if batch is None:
+            return None
+        return unchecked({key: self.of(value) for key, value in batch.items()}, self.count, batch.device)
+
+    def of(self, value: Any) -> Any:
+        """The rows of one value of a batch: a tensor, a jagged tensor or a TensorDict."""
+        if isinstance(value, Tensor) and not value.is_nested:
+            if self.slice is not None:
+                return value[self.slice]
+            return value.index_select(0, self._on(value.device))
+        if isinstance(value, Tensor):
+            return self._of_jagged(value)
+        return value[self.slice if self.slice is not None else self.tensor]
+
+    def of_columns(self, columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The rows of numpy columns; dtypes stay."""
+        at = self.slice if self.slice is not None else self.array
+        return {key: column[at] for key, column in columns.items()}
+
+    def _of_jagged(self, nested: Tensor) -> Tensor:
+        values, offsets = jagged.parts(nested)
+        if self.slice is not None and self.span.step == 1:
+            first, last = int(offsets[self.span.start]), int(offsets[max(self.span.start, self.span.stop)])
+            if id(offsets) not in self._plans:
+                taken = offsets[self.span.start : max(self.span.start, self.span.stop) + 1] - first
+                self._plans[id(offsets)] = (offsets, taken, taken)
+            return jagged.join(values[first:last], self._plans[id(offsets)][1])
+        if id(offsets) not in self._plans:
+            index = torch.tensor(list(self.span), dtype=torch.long) if self.slice is not None else self.tensor
+            self._plans[id(offsets)] = (offsets, *jagged.gather_plan(offsets, index))
+        _, taken, positions = self._plans[id(offsets)]
+        return jagged.join(values.index_select(0, positions), taken)
+
+    def _on(self, device: torch.device) -> Tensor:
+        if self.tensor.device != device:
+            self.tensor = self.tensor.to(device)
+        return self.tensor
+
+
+def consecutive(
+    batch: TensorDictBase | None, columns: dict[str, np.ndarray], num_rows: int, size: int
+) -> Iterator[Any]:
+    """Pairs (batch, columns) of at most `size` consecutive rows each, as views."""
+    if not num_rows:
+        return iter(())
+    spans = [slice(start, min(start + size, num_rows)) for start in range(0, num_rows, size)]
+    arrays = [{key: column[span] for key, column in columns.items()} for span in spans]
+    if batch is None:
+        return zip([None] * len(spans), arrays, strict=True)
+    rows: list[Rows] = []
+    cut: list[Sequence[Any]] = []
+    keys = list(batch.keys())
+    for value in batch.values():
+        if isinstance(value, Tensor) and not value.is_nested:
+            cut.append(value.split(size))
+        else:
+            rows = rows or [Rows(span, num_rows) for span in spans]
+            cut.append([one.of(value) for one in rows])
+    device = batch.device
+    tables = [dict(zip(keys, values, strict=True)) for values in zip(*cut, strict=True)] if cut else [{} for _ in spans]
+    batches = [unchecked(table, span.stop - span.start, device) for table, span in zip(tables, spans, strict=True)]
+    return zip(batches, arrays, strict=True)
+
+
+def unchecked(values: dict[str, Any], num_rows: int, device: torch.device | None) -> TensorDict:
+    """A TensorDict of values known to have `num_rows` rows; its public constructor would check every one again."""
+    source: Any = values
+    return TensorDict._new_unsafe(source, batch_size=torch.Size([num_rows]), device=device)
+
+
+def _positions(index: Any, num_rows: int) -> np.ndarray:
+    """[K] non-negative row numbers."""
+    array = index.detach().cpu().numpy() if isinstance(index, Tensor) else np.asarray(index)
+    if array.ndim != 1:
+        raise DataProtoError(f"rows are chosen by a one-dimensional index, not one of shape {array.shape}")
+    if array.dtype == np.bool_:
+        if len(array) != num_rows:
+            raise DataProtoError(f"a mask of shape {array.shape} cannot choose among {num_rows} rows")
+        return np.flatnonzero(array)
+    if not len(array):
+        return np.zeros(0, dtype=np.int64)
+    if not np.issubdtype(array.dtype, np.integer):
+        raise DataProtoError(f"rows are chosen by integers or a mask, not by {array.dtype}")
+    array = array.astype(np.int64)
+    if array.min() < -num_rows or array.max() >= num_rows:
+        wrong = array[(array < -num_rows) | (array >= num_rows)][0]
+        raise IndexError(f"row {wrong} is not among the {num_rows} rows")
+    return np.where(array < 0, array + num_rows, array)
