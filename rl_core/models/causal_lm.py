@@ -6,7 +6,8 @@ V vocabulary.
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,9 @@ from torch.utils.checkpoint import checkpoint
 from rl_core.errors import ModelError
 from rl_core.models import packing
 from schemas.recipe import ModelConfig
+
+if TYPE_CHECKING:
+    from rl_core.train.sequence_parallel import SequenceParallel
 
 CHUNK_TOKENS = 1024
 """Positions whose vocabulary row exists at once: bounds the memory of the log-softmax."""
@@ -26,6 +30,8 @@ class CausalLMPolicy(nn.Module):
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.model = model
+        self.sequence_parallel: SequenceParallel | None = None
+        """The ranks that compute each sequence together with this one."""
 
     @property
     def language_model(self) -> Any:
@@ -51,17 +57,27 @@ class CausalLMPolicy(nn.Module):
         Args: packed: run the rows end to end without their padding (after `enable_packing`); the result is the same.
         """
         keep_BT = response_mask_BT.bool()
-        num_response = keep_BT.shape[1]
+        inputs: dict[str, Any] = {
+            "input_ids": input_ids_BL,
+            "attention_mask": attention_mask_BL,
+            "position_ids": position_ids_BL,
+        }
+        acts_BL = torch.zeros_like(input_ids_BL, dtype=torch.bool)
+        acts_BL[:, -keep_BT.shape[1] - 1 : -1] = keep_BT
         if packed:
-            hidden_NH = self._packed_hidden(input_ids_BL, attention_mask_BL, position_ids_BL, keep_BT)
+            used_BL = attention_mask_BL.bool()
+            inputs = packing.packed_inputs(self.language_model, input_ids_BL, used_BL, position_ids_BL)
+            acts_BL = acts_BL[used_BL][None]
+        targets_N = input_ids_BL[:, -keep_BT.shape[1] :][keep_BT]
+        score = partial(self._score, temperature=temperature, with_entropy=with_entropy, entropy_grad=entropy_grad)
+        if self.sequence_parallel is None:
+            hidden_BLH = self.language_model.model(**inputs, use_cache=False).last_hidden_state
+            log_probs_N, entropy_N = score(hidden_BLH[acts_BL], targets_N)
         else:
-            hidden_BLH = self.language_model.model(
-                input_ids=input_ids_BL, attention_mask=attention_mask_BL, position_ids=position_ids_BL, use_cache=False
-            ).last_hidden_state
-            hidden_NH = hidden_BLH[:, -num_response - 1 : -1][keep_BT]
-        targets_N = input_ids_BL[:, -num_response:][keep_BT]
-        log_probs_N, entropy_N = self._score(hidden_NH, targets_N, temperature, with_entropy, entropy_grad)
-        zeros = torch.zeros(keep_BT.shape, dtype=torch.float32, device=hidden_NH.device)
+            log_probs_N, entropy_N = self.sequence_parallel.scores(
+                self.language_model.model, inputs, acts_BL, targets_N, score
+            )
+        zeros = torch.zeros(keep_BT.shape, dtype=torch.float32, device=keep_BT.device)
         entropy_BT = zeros.masked_scatter(keep_BT, entropy_N) if entropy_N is not None else None
         return zeros.masked_scatter(keep_BT, log_probs_N), entropy_BT
 
@@ -69,19 +85,8 @@ class CausalLMPolicy(nn.Module):
         """Allow `packed=True`. Raises: ModelError when the architecture cannot."""
         packing.enable_packing(self.language_model)
 
-    def _packed_hidden(
-        self, input_ids_BL: Tensor, attention_mask_BL: Tensor, position_ids_BL: Tensor, keep_BT: Tensor
-    ) -> Tensor:
-        """The hidden states that predict the kept tokens, row by row, as the padded path orders them."""
-        used_BL = attention_mask_BL.bool()
-        inputs = packing.packed_inputs(self.language_model, input_ids_BL, used_BL, position_ids_BL)
-        hidden_1NH = self.language_model.model(**inputs, use_cache=False).last_hidden_state
-        predicts_BL = torch.zeros_like(used_BL)
-        predicts_BL[:, -keep_BT.shape[1] - 1 : -1] = keep_BT
-        return hidden_1NH[0][predicts_BL[used_BL]]
-
     def _score(
-        self, hidden_NH: Tensor, targets_N: Tensor, temperature: float, with_entropy: bool, entropy_grad: bool
+        self, hidden_NH: Tensor, targets_N: Tensor, *, temperature: float, with_entropy: bool, entropy_grad: bool
     ) -> tuple[Tensor, Tensor | None]:
         head = self.language_model.lm_head
 
@@ -118,6 +123,6 @@ def load_policy(source: str, config: ModelConfig) -> CausalLMPolicy:
 
 
 def blocks(policy: CausalLMPolicy) -> list[nn.Module]:
-    """The repeated transformer blocks, which FSDP wraps one by one."""
+    """The repeated transformer blocks, which FSDP wraps one by one; found by class, wrapped or not."""
     names = set(policy.language_model._no_split_modules or ())
-    return [module for module in policy.modules() if type(module).__name__ in names]
+    return [module for module in policy.modules() if names & {cls.__name__ for cls in type(module).__mro__}]

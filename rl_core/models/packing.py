@@ -54,7 +54,8 @@ def packed_inputs(model: Any, input_ids_BL: Tensor, used_BL: Tensor, position_id
         "max_length_q": longest,
         "max_length_k": longest,
     }
-    if model.config._attn_implementation == ROW_BY_ROW:
+    # Sequence parallelism puts its own name before that of the attention it exchanges heads for.
+    if model.config._attn_implementation.endswith(ROW_BY_ROW):
         # A mask of four dimensions is passed through as it is, so none is made; the attention below ignores it.
         inputs["attention_mask"] = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=input_ids_BL.device)
     return inputs

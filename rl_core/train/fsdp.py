@@ -19,10 +19,13 @@ from rl_core.models.bundle import ModelBundle
 from rl_core.models.causal_lm import blocks, load_policy
 from rl_core.rank_info import RankInfo
 from rl_core.train import checkpoint, sharding
-from rl_core.train.ema import EmaShadow
+from rl_core.train.ema import EmaShadow, local_part
 from rl_core.train.gradients import clip_gradients
 from rl_core.train.lora import AVERAGED, adapter_in_use, inject_lora, is_averaged, trained_name
+from rl_core.train.meshes import Meshes
 from rl_core.train.optimizer import make_optimizer, make_scheduler
+from rl_core.train.sequence_parallel import SequenceParallel, check_sequence_parallel
+from rl_core.train.tensor_parallel import apply_tensor_parallel
 from schemas.recipe import (
     EmaFullConfig,
     EmaLoraConfig,
@@ -56,7 +59,7 @@ class FSDPBackend:
         self.rank_info, self.device = rank_info, rank_info.device
         self._seed_rank(seed)
         self.policy = bundle.policy
-        self.mesh = self._make_mesh()
+        self.meshes = Meshes(rank_info)
         self.mirror: Any = None
         self._inject(seed)
         self._shard(self.policy)
@@ -67,16 +70,6 @@ class FSDPBackend:
         self.optimizer = make_optimizer(self.trainable.values(), optimizer_cfg)
         self.scheduler = make_scheduler(self.optimizer, scheduler_cfg, total_steps)
         self.num_skipped_steps = 0
-
-    @property
-    def dp_size(self) -> int:
-        """Ranks with different rows, over which FSDP averages gradients."""
-        return self.rank_info.dp_size
-
-    def _make_mesh(self) -> Any:
-        from torch.distributed.device_mesh import init_device_mesh
-
-        return init_device_mesh(self.device.type, (self.rank_info.world_size,), mesh_dim_names=("dp",))
 
     def _inject(self, seed: int) -> None:
         """What changes the structure of the model, all before the wrap."""
@@ -92,7 +85,12 @@ class FSDPBackend:
             self.policy.language_model.gradient_checkpointing_enable({"use_reentrant": False})
 
     def _shard(self, policy: Any) -> None:
-        sharding.shard(policy, blocks(policy), self.fsdp_cfg, self.mesh)
+        if self.rank_info.tp_size > 1:
+            apply_tensor_parallel(policy.language_model, self.meshes.tp)
+        if self.rank_info.sp_size > 1:
+            check_sequence_parallel(policy.language_model, self.rank_info.sp_size, self.rank_info.tp_size)
+            policy.sequence_parallel = SequenceParallel(self.meshes.sp_group)
+        sharding.shard(policy, blocks(policy), self.fsdp_cfg, self.meshes.shard)
         policy.train()
 
     def _frozen_copy(self) -> Any:
@@ -117,9 +115,11 @@ class FSDPBackend:
         return EmaShadow(self.ema_cfg, self.trainable, {name: tensors[name] for name in self.trainable})
 
     def _seed_rank(self, seed: int) -> None:
-        random.seed(seed + self.rank_info.rank)
-        np.random.seed(seed + self.rank_info.rank)
-        torch.manual_seed(seed + self.rank_info.rank)
+        # Ranks that share weight matrices compute the same activations, so they must drop out the same ones.
+        own_seed = seed + self.rank_info.rank // self.rank_info.tp_size
+        random.seed(own_seed)
+        np.random.seed(own_seed)
+        torch.manual_seed(own_seed)
 
     @property
     def _models(self) -> list[Any]:
@@ -150,9 +150,10 @@ class FSDPBackend:
 
     @contextmanager
     def gathered(self) -> Iterator[Any]:
-        """The whole policy in computation format on this rank, for sampling; no collective runs inside.
+        """The policy in computation format, gathered from all ranks that FSDP shards over, for sampling.
 
-        Ranks may therefore decode different numbers of tokens.
+        No collective runs inside but those of tensor parallelism: ranks that share weight matrices must decode the same
+        rows with the same random numbers, all others may decode different numbers of tokens.
         """
         with self._gathered(self.policy) as policy:
             yield policy
@@ -202,7 +203,7 @@ class FSDPBackend:
             for unit in sharding.units(self.policy):
                 unit.set_requires_gradient_sync(last, recurse=False)
         # FSDP averages gradients over ranks; the loss is already a share of the global one.
-        (loss * self.dp_size).backward()
+        (loss * self.meshes.shard.size()).backward()
 
     def optimizer_step(self, max_grad_norm: float) -> dict[str, float]:
         """Clip, step, average, schedule. A non-finite gradient skips the step on every rank and is counted.
@@ -211,7 +212,8 @@ class FSDPBackend:
         """
         for parameter in self._unsharded:
             if parameter.grad is not None:
-                dist.all_reduce(parameter.grad.div_(self.dp_size), group=self._dp_group)
+                gradient = local_part(parameter.grad).div_(self.meshes.shard.size())
+                dist.all_reduce(gradient, group=self.meshes.shard.get_group())
         grad_norm = clip_gradients(self.trainable.values(), max_grad_norm, self.device)
         lr = self.optimizer.param_groups[0]["lr"]
         finite = bool(np.isfinite(grad_norm))
@@ -228,21 +230,17 @@ class FSDPBackend:
         """Forget the gradients added so far."""
         self.optimizer.zero_grad(set_to_none=True)
 
-    @property
-    def _dp_group(self) -> Any:
-        return self.mesh["dp"].get_group()
-
     def all_reduce_sum(self, values: list[float]) -> list[float]:
-        """Sums over the data-parallel ranks, in float64."""
+        """Sums over replicas, in float64."""
         return self._all_reduce(values, dist.ReduceOp.SUM)
 
     def all_reduce_max(self, values: list[float]) -> list[float]:
-        """Maxima over the data-parallel ranks."""
+        """Maxima over replicas."""
         return self._all_reduce(values, dist.ReduceOp.MAX)
 
     def _all_reduce(self, values: list[float], op: Any) -> list[float]:
         total = torch.tensor(values, dtype=torch.float64, device=self.device)
-        dist.all_reduce(total, op=op, group=self._dp_group)
+        dist.all_reduce(total, op=op, group=self.meshes.dp_group)
         return total.tolist()
 
     def apply_eval_ema(self) -> None:

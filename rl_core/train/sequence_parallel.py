@@ -26,7 +26,10 @@ from rl_core.errors import ModelError
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
+Score = Callable[[Tensor, Tensor], tuple[Tensor, Tensor | None]]
+
 PREFIX = "ulysses_"
+"""Stands before the name of the attention implementation that does the work."""
 _CUTTABLE_LAYERS = {"full_attention", "sliding_attention", "chunked_attention"}
 
 _positions_are_cut: ContextVar[bool] = ContextVar("positions_are_cut", default=False)
@@ -38,14 +41,6 @@ class SequenceParallel:
     def __init__(self, group: ProcessGroup) -> None:
         self.group = group
         self.size, self.rank = dist.get_world_size(group), dist.get_rank(group)
-
-    def prepare(self, model: Any, tp_size: int = 1) -> None:
-        """Let a transformers model attend across slices.
-
-        Raises: ModelError when its attention cannot be exchanged, or its heads do not divide.
-        """
-        check_sequence_parallel(model, self.size, tp_size)
-        model.set_attn_implementation(_register(model.config._attn_implementation))
 
     def cut(self, values_BL: Tensor) -> Tensor:
         """This rank's slice [B, S]; columns of zeros fill up the last one."""
@@ -59,11 +54,35 @@ class SequenceParallel:
         """
         return _Gather.apply(values_BS, self)  # type: ignore[return-value]
 
+    def scores(
+        self, model: Any, inputs: dict[str, Any], acts_BL: Tensor, targets_N: Tensor, score: Score
+    ) -> tuple[Tensor, Tensor | None]:
+        """What `score` gives for the actions of whole rows [N], row by row; each rank scores those of its slice.
+
+        Args: inputs: as of `hidden_states`. acts_BL: the N positions that predict an action. targets_N: the actions.
+        score: from hidden states and actions to one or two numbers per action.
+        """
+        hidden_BSH = self.hidden_states(model, inputs)
+        here_BS = self.cut(acts_BL)
+        targets_BL = torch.zeros_like(acts_BL, dtype=targets_N.dtype).masked_scatter(acts_BL, targets_N)
+        first, second = score(hidden_BSH[here_BS], self.cut(targets_BL)[here_BS])
+        return self._everyones(first, here_BS, acts_BL), (
+            None if second is None else self._everyones(second, here_BS, acts_BL)
+        )
+
+    def _everyones(self, values: Tensor, here_BS: Tensor, acts_BL: Tensor) -> Tensor:
+        values_BS = torch.zeros(here_BS.shape, dtype=values.dtype, device=values.device)
+        values_BL = self.gather(values_BS.masked_scatter(here_BS, values))
+        return values_BL[:, : acts_BL.shape[1]][acts_BL]
+
     def hidden_states(self, model: Any, inputs: dict[str, Any]) -> Tensor:
-        """Last hidden states [B, S, hidden] of this rank's slice.
+        """Last hidden states [B, S, hidden] of this rank's slice, from a model that `check_sequence_parallel` let pass.
 
         Args: inputs: keyword arguments of a forward pass over whole rows, padded or packed end to end.
         """
+        # Set here, since packing may change the implementation until the first pass; it stays for recomputed blocks.
+        if not model.config._attn_implementation.startswith(PREFIX):
+            model.set_attn_implementation(_register(model.config._attn_implementation))
         with _cut_positions():
             return model(**self._cut_inputs(inputs), use_cache=False, sequence_parallel=self).last_hidden_state
 
@@ -116,7 +135,7 @@ def _register(base: str) -> str:
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-    name = base if base.startswith(PREFIX) else PREFIX + base
+    name = PREFIX + base
     if name not in ALL_ATTENTION_FUNCTIONS:
         AttentionInterface.register(name, _attention_by(ALL_ATTENTION_FUNCTIONS[base]))
         AttentionMaskInterface.register(name, _mask_by(ALL_MASK_ATTENTION_FUNCTIONS[base]))

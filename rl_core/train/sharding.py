@@ -10,6 +10,7 @@ from torch import nn
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
+from rl_core.train.meshes import SHARD_DIMENSION
 from schemas.recipe import DType, FSDPConfig, FSDPMode
 
 if TYPE_CHECKING:
@@ -68,8 +69,13 @@ def units(policy: nn.Module) -> list[Any]:
 
 
 def unsharded_parameters(policy: nn.Module) -> list[nn.Parameter]:
-    """What the wrap left whole on every rank; call while the wrapped modules are sharded."""
-    return [parameter for parameter in policy.parameters() if not isinstance(parameter, DTensor)]
+    """What the wrap left alone on every rank; call while the wrapped modules are sharded."""
+    return [parameter for parameter in policy.parameters() if not _is_sharded(parameter)]
+
+
+def _is_sharded(parameter: Any) -> bool:
+    """Whether FSDP holds it; a weight matrix that is only cut (tensor parallelism) lives on another mesh."""
+    return isinstance(parameter, DTensor) and SHARD_DIMENSION in (parameter.device_mesh.mesh_dim_names or ())
 
 
 def _prefetch(blocks: list[Any], ahead: int) -> None:

@@ -1,12 +1,18 @@
 """Tensor parallelism: a model cut over two ranks trains like one that is not."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig
 
 from rl_core.errors import ModelError
+from rl_core.rank_info import TrainTopology
 from rl_core.train.tensor_parallel import check_tensor_parallel
+from schemas.recipe import EmaLoraConfig
+from tests.train.jobs import Setup, largest_difference
+from tests.train.parallel import LORA, STEPS, copy_of, train
+from tests.train.ranks import Ranks
 
 
 def llama(intermediate_size: int = 36) -> Any:
@@ -40,3 +46,42 @@ def test_a_model_without_a_plan_is_refused_by_name():
     model = AutoModelForCausalLM.from_config(GPT2Config(vocab_size=20, n_embd=8, n_layer=1, n_head=2))
     with pytest.raises(ModelError, match="no tensor-parallel plan for GPT2LMHeadModel"):
         check_tensor_parallel(model, 2)
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "weights": {},
+    "lora": {"lora": LORA},
+    "lora and its average": {"lora": LORA, "ema": EmaLoraConfig(decay=0.5)},
+    "reference and deferred sync": {
+        "algorithm": {"name": "grpo", "kl_coef": 0.1},
+        "fsdp": {"defer_grad_sync": True, "root_wrap": False},
+        "stack": {"num_updates_per_batch": 2},
+    },
+    "packed and recomputed": {
+        "fsdp": {"activation_checkpointing": True},
+        "stack": {"max_tokens_per_micro_batch": 24},
+    },
+    "qwen3": {"family": ("qwen3", {"num_key_value_heads": 2, "tie_word_embeddings": True})},
+    "qwen3, deferred sync": {
+        "family": ("qwen3", {"num_key_value_heads": 2, "tie_word_embeddings": False}),
+        "fsdp": {"defer_grad_sync": True},
+    },
+    "a vocabulary that does not divide": {
+        "family": ("llama", {"num_key_value_heads": 2, "tie_word_embeddings": True, "vocab_size": 101})
+    },
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_two_ranks_that_share_weights_train_like_one(
+    ranks: Ranks, tiny_model_dir: Path, tmp_path: Path, case: str
+) -> None:
+    options = dict(CASES[case])
+    family = options.pop("family", None)
+    folder = copy_of(tiny_model_dir, tmp_path, family[0], **family[1]) if family else tiny_model_dir
+    setup = Setup(str(folder), **options)
+    weights, results = ranks.run(1, train, TrainTopology(), setup, STEPS)[0]
+    got_weights, got_results = ranks.run(2, train, TrainTopology(tp_size=2), setup, STEPS)[0]
+    assert largest_difference(weights, got_weights) < 1e-5
+    assert [result.grad_norm for result in got_results] == pytest.approx([r.grad_norm for r in results], abs=1e-5)
+    assert [result.loss for result in got_results] == pytest.approx([r.loss for r in results], abs=1e-6)
