@@ -122,6 +122,7 @@ def gather(rank: int, folder: str) -> None:
     dist.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_all_gather_gives_every_rank_the_rows_of_all(tmp_path: Path):
     mp.start_processes(gather, args=(str(tmp_path),), nprocs=2, start_method="spawn")
     assert [numbers_of(DataProto.load_from_disk(tmp_path / f"done-{rank}")) for rank in (0, 1)] == [[0], [1]]
