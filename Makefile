@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test check format clean bench-data-proto
+.PHONY: help install train test check format clean bench-data-proto bench-validate
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,3 +47,7 @@ bench-data-proto: $(STAMP) ## time DataProto beside memcpy
 clean: ## remove .venv and every cache (runs and models in .rl-train stay)
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+ROWS ?= 1000000
+bench-validate: $(STAMP) ## time validation beside a plain loop: ROWS=1000000
+	$(BIN)/python -m benchmarks.validate --rows $(ROWS)

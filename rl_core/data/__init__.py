@@ -6,12 +6,21 @@ Names are resolved on first use, so importing this package stays light.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rl_core.data.default_source import DefaultDataSource
+    from rl_core.data.media_source import MultimodalRLDataSource
     from rl_core.data.prompt_dataset import PromptDataset
+    from rl_core.data.raw_dir import ensure_raw_dir
     from rl_core.data.readers import read_rows
 
-__all__ = ["PromptDataset", "read_rows"]
+__all__ = ["DefaultDataSource", "MultimodalRLDataSource", "PromptDataset", "ensure_raw_dir", "read_rows"]
 
-_HOMES = {"PromptDataset": "rl_core.data.prompt_dataset", "read_rows": "rl_core.data.readers"}
+_HOMES = {
+    "DefaultDataSource": "rl_core.data.default_source",
+    "MultimodalRLDataSource": "rl_core.data.media_source",
+    "PromptDataset": "rl_core.data.prompt_dataset",
+    "ensure_raw_dir": "rl_core.data.raw_dir",
+    "read_rows": "rl_core.data.readers",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -6,7 +6,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from rl_core.data.parquet_files import open_parquet, without_nulls
+from rl_core.data.parquet_files import batch_values, open_parquet
 from rl_core.data.readers import check_file, raw_values
 from schemas.contract import RowContract, SchemaName
 from schemas.ground_truth import AllowedEnvClasses
@@ -48,8 +48,8 @@ def recognise(path: Path | str, *, prompt_key: str = "prompt") -> SchemaName:
     file = check_file(path)
     if file.suffix.lower() == ".parquet":
         with open_parquet(file) as table:
-            values = [row for batch in islice(table.iter_batches(NUM_LOOKED_AT), 1) for row in batch.to_pylist()]
-        values = [without_nulls(row) for row in values]
+            first = list(islice(table.iter_batches(NUM_LOOKED_AT), 1))
+            values = [raw.value for batch in first for raw in batch_values(batch, 1, file, lambda *_: None)]
     else:
         raws = raw_values(path, prompt_key=prompt_key, on_bad_line=lambda *_: None)
         values = [raw.value for raw in islice(raws, NUM_LOOKED_AT)]

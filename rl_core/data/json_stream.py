@@ -55,7 +55,7 @@ def list_values(file: Path) -> Iterator[tuple[Any, str]]:
                 reader.expect(",")
             reader.expect("]")
         if reader.peek():
-            raise reader.error("text after the end of the list")
+            raise reader.error("invalid JSON (text after the end of the list)")
 
 
 class _Reader:
@@ -79,9 +79,8 @@ class _Reader:
     def expect(self, character: str) -> None:
         found = self.peek()
         if found != character:
-            raise self.error(
-                f"expected {character!r}, got {found!r}" if found else f"it ends where {character!r} is due"
-            )
+            got = f"got {found!r}" if found else "the file ends"
+            raise self.error(f"invalid JSON (expected {character!r}, {got})")
         self.position += 1
 
     def value(self) -> tuple[Any, str]:
