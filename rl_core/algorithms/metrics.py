@@ -6,9 +6,10 @@ A metric carries a total and a weight instead of a mean, so merging parts gives 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from operator import itemgetter
 
 
 class MetricKind(StrEnum):
@@ -20,6 +21,10 @@ class MetricKind(StrEnum):
     """The sum of the values."""
     MAX = "max"
     """The largest value."""
+    MIN = "min"
+    """The smallest value."""
+    LAST = "last"
+    """The value of the last part, in the order of merging: micro-batches, then ranks, then steps."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +34,7 @@ class Metric:
     kind: MetricKind
     """How parts come together."""
     value: float
-    """mean: the weighted SUM of the values, not yet divided; sum: the sum; max: the maximum."""
+    """mean: the weighted SUM of the values, not yet divided; sum: the sum; max, min, last: the value itself."""
     weight: float
     """How much was counted (tokens, rows or groups); a part with weight 0 changes nothing."""
 
@@ -38,6 +43,15 @@ class Metric:
         if self.weight == 0:
             return 0.0 if self.kind is MetricKind.SUM else math.nan
         return self.value / self.weight if self.kind is MetricKind.MEAN else self.value
+
+
+_REDUCE: dict[MetricKind, Callable[[list[float]], float]] = {
+    MetricKind.MEAN: math.fsum,
+    MetricKind.SUM: math.fsum,
+    MetricKind.MAX: max,
+    MetricKind.MIN: min,
+    MetricKind.LAST: itemgetter(-1),
+}
 
 
 def merge(parts: Iterable[Metric]) -> Metric:
@@ -49,8 +63,7 @@ def merge(parts: Iterable[Metric]) -> Metric:
     kind = kinds.pop()
     weight = math.fsum(part.weight for part in parts)
     counted = [part.value for part in parts if part.weight > 0]
-    value = max(counted, default=-math.inf) if kind is MetricKind.MAX else math.fsum(counted)
-    return Metric(kind, value, weight)
+    return Metric(kind, _REDUCE[kind](counted) if counted else 0.0, weight)
 
 
 def merge_all(parts: Iterable[Mapping[str, Metric]]) -> dict[str, Metric]:

@@ -127,7 +127,8 @@ def remote(factory: Callable[..., Any], *args: Any, **kwargs: Any) -> Remote:
     name = f"{cls.__name__}-{group.num_siblings}"
     group.num_siblings += 1
     built = _as_siblings(args, group), _as_siblings(kwargs, group)
-    group.run(name, "build", {rank: (name, factory, *built) for rank in group.ranks}, label=f"{name}.__init__")
+    label = f"{name}.{'__init__' if factory is cls else factory.__name__}"
+    group.wait(label, group.submit("build", {rank: (name, factory, *built) for rank in group.ranks}))
     return Remote(group, name, cls)
 
 

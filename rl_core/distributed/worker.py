@@ -18,6 +18,9 @@ from rl_core.rank_info import RankInfo
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+START_TIMEOUT_S = 300.0
+"""How long processes may take to start and find each other."""
+
 
 @dataclass(frozen=True)
 class Sibling:
@@ -75,12 +78,13 @@ class DeviceWorker:
             # Subgroups (device meshes) do not inherit the world group's timeout but read these defaults.
             for default in ("default_pg_timeout", "default_pg_nccl_timeout"):
                 setattr(dist.distributed_c10d, default, timeout)
+            # A slow start is no hung collective: ranks meet at the store first, with a patience of their own.
+            patience = timedelta(seconds=START_TIMEOUT_S)
+            store = dist.TCPStore(  # pyright: ignore[reportPrivateImportUsage]
+                address, port, info.world_size, info.rank == 0, timeout=patience
+            )
             dist.init_process_group(
-                info.collective_backend,
-                f"tcp://{address}:{port}",
-                rank=info.rank,
-                world_size=info.world_size,
-                timeout=timeout,
+                info.collective_backend, store=store, rank=info.rank, world_size=info.world_size, timeout=timeout
             )
         return report.failure
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from rl_core.distributed.failures import Failure, cause, hung_error
 from rl_core.distributed.status import Status, ask
-from rl_core.distributed.worker import Address, DeviceWorker
+from rl_core.distributed.worker import START_TIMEOUT_S, Address, DeviceWorker
 from rl_core.errors import WorkerDied
 from rl_core.rank_info import RankInfo, TrainTopology
 
@@ -44,9 +44,11 @@ class WorkerGroup:
         ]
         group = cls(actors, infos[0].topology, timeout_s)
         try:
-            group.addresses = list(group.run("WorkerGroup", "address", {rank: () for rank in group.ranks}).values())
+            everyone = group.submit("address", {rank: () for rank in group.ranks})
+            group.addresses = list(group.wait("WorkerGroup.address", everyone, START_TIMEOUT_S).values())
             head = group.addresses[0]
-            group.run("WorkerGroup", "join_group", {rank: (head.host, head.free_port) for rank in group.ranks})
+            joining = group.submit("join_group", {rank: (head.host, head.free_port) for rank in group.ranks})
+            group.wait("WorkerGroup.join_group", joining, START_TIMEOUT_S)
         except BaseException:
             group.close()
             raise
@@ -64,10 +66,6 @@ class WorkerGroup:
     def pids(self) -> list[int]:
         """Process ids of the workers, in rank order."""
         return [address.pid for address in self.addresses]
-
-    def run(self, role: str, method: str, calls: Mapping[int, tuple[Any, ...]], label: str = "") -> dict[int, Any]:
-        """Call some ranks' worker method and wait for all. Returns: the answer of each. See `wait` for errors."""
-        return self.wait(label or f"{role}.{method}", self.submit(method, calls))
 
     def submit(self, method: str, calls: Mapping[int, tuple[Any, ...]], **kwargs: Any) -> dict[Any, int]:
         """Start a worker method on some ranks. Returns: the rank of each future.
@@ -88,13 +86,13 @@ class WorkerGroup:
             self._left_over = []
         return {getattr(self.actors[rank], method).remote(*args, **kwargs): rank for rank, args in calls.items()}
 
-    def wait(self, label: str, futures: Mapping[Any, int]) -> dict[int, Any]:
-        """The answer of each rank. Args: label: the call, as `Role.method`.
+    def wait(self, label: str, futures: Mapping[Any, int], timeout_s: float | None = None) -> dict[int, Any]:
+        """The answer of each rank. Args: label: the call, as `Role.method`. timeout_s: instead of the collective one.
 
         Raises: WorkerDied within seconds of a process' end; WorkerHung when siblings wait for a rank longer than the
         collective timeout; WorkerOutOfMemory, WorkerError or the project's own error as the worker raised it.
         """
-        watch = _Watch(self, label, dict(futures))
+        watch = _Watch(self, label, dict(futures), timeout_s or self.collective_timeout_s)
         try:
             return watch.finish()
         except BaseException:
@@ -125,8 +123,8 @@ class WorkerGroup:
 class _Watch:
     """One call on several ranks while it runs."""
 
-    def __init__(self, group: WorkerGroup, label: str, pending: dict[Any, int]) -> None:
-        self.group, self.label, self.pending = group, label, pending
+    def __init__(self, group: WorkerGroup, label: str, pending: dict[Any, int], timeout_s: float) -> None:
+        self.group, self.label, self.pending, self.timeout_s = group, label, pending, timeout_s
         self.world = sorted(pending.values())
         self.answers: dict[int, Any] = {}
         self.failures: list[Failure] = []
@@ -136,7 +134,7 @@ class _Watch:
 
     def finish(self) -> dict[int, Any]:
         while self.pending:
-            self._take(HEARTBEAT_S if self.first_end is None else min(HEARTBEAT_S, self.group.collective_timeout_s))
+            self._take(HEARTBEAT_S if self.first_end is None else min(HEARTBEAT_S, self.timeout_s))
             if self.failures:
                 self._raise()
             self._check_stragglers()
@@ -174,8 +172,7 @@ class _Watch:
         raise first.to_error() from first.error
 
     def _check_stragglers(self) -> None:
-        timeout_s = self.group.collective_timeout_s
-        if self.pending and self.first_end is not None and time.monotonic() - self.first_end > timeout_s:
+        if self.pending and self.first_end is not None and time.monotonic() - self.first_end > self.timeout_s:
             raise self._hung(self.pending.values())
 
     def _check_heartbeats(self) -> None:
@@ -185,17 +182,14 @@ class _Watch:
             if self.group.status(rank) is not None:
                 self.last_seen[rank] = time.monotonic()
         self.next_heartbeat = time.monotonic() + HEARTBEAT_S
-        silent = [
-            rank
-            for rank in self.pending.values()
-            if time.monotonic() - self.last_seen[rank] > self.group.collective_timeout_s
-        ]
+        now = time.monotonic()
+        silent = [rank for rank in self.pending.values() if now - self.last_seen[rank] > self.timeout_s]
         if silent:
             raise self._hung(silent)
 
     def _hung(self, ranks: Any) -> Exception:
         missing = [f"{self.group.describe(rank, self.label)}, {self._doing(rank)}" for rank in sorted(ranks)]
-        return hung_error(self.failures, missing, self.label, self.group.collective_timeout_s)
+        return hung_error(self.failures, missing, self.label, self.timeout_s)
 
     def _doing(self, rank: int) -> str:
         status = self.group.status(rank) if self.group.addresses else None

@@ -1,0 +1,102 @@
+"""Batches stay where they were made: counted in bytes, on the driver and on the ranks that consume them."""
+
+import pickle
+
+import pytest
+import torch
+
+from rl_core.data_proto import DataProto, DataProtoError
+from rl_core.distributed import Block, DataProtoRef, Remote
+from rl_core.distributed.refs import fetched_bytes
+from tests.distributed.components import WIDTH
+
+Pair = tuple[Block, Remote, Remote]
+ROW_BYTES = WIDTH * 4
+"""Of the wide column; the narrow ones travel with the description."""
+
+
+@pytest.fixture
+def made(pair: Pair) -> DataProtoRef:
+    """Six rows, three made on each rank."""
+    return pair[1].answer(DataProto.from_dict({"row": torch.arange(6)}), 1)
+
+
+def test_the_driver_reads_narrow_columns_without_fetching(made: DataProtoRef):
+    before = fetched_bytes()
+    assert made.tensor("rewards").tolist() == [0.0, 0.5, 1.0, 1.5, 2.0, 2.5]
+    assert (len(made), made.keys) == (6, {"row", "wide", "rewards", "name"})
+    assert made.meta_info["metrics"]["rank"].result() == 1.0
+    assert fetched_bytes() == before
+    # What the driver holds is a description: it does not grow with the wide column.
+    assert sum(len(pickle.dumps(part.narrow)) for part in made.parts) < 6 * ROW_BYTES
+
+
+def test_the_driver_fetches_one_column_by_name(made: DataProtoRef):
+    before = fetched_bytes()
+    assert made.non_tensor_batch["name"].tolist() == [f"row {row}" for row in range(6)]
+    assert fetched_bytes() == before
+    assert made.tensor("wide").sum(1).tolist() == [row * WIDTH for row in range(6)]
+    assert fetched_bytes() == before + 6 * ROW_BYTES
+
+
+def test_a_rank_fetches_its_own_shard_only(made: DataProtoRef, pair: Pair):
+    probe, driver_before = pair[1], fetched_bytes()
+    before = probe.fetched()
+    assert probe.consume(made) == [([0, 1, 2], 3.0 * WIDTH), ([3, 4, 5], 12.0 * WIDTH)]
+    assert [after - start for after, start in zip(probe.fetched(), before, strict=True)] == [3 * ROW_BYTES] * 2
+    assert fetched_bytes() == driver_before
+
+
+def test_a_shard_may_take_only_some_columns(made: DataProtoRef):
+    before = fetched_bytes()
+    shard = made.shard(2, 1, ["rewards", "name"]).fetch()
+    assert (shard.tensor("rewards").tolist(), shard.non_tensor_batch["name"].tolist()) == (
+        [1.5, 2.0, 2.5],
+        ["row 3", "row 4", "row 5"],
+    )
+    assert fetched_bytes() == before
+    with pytest.raises(DataProtoError, match=r"no columns \['missing'\]"):
+        made.shard(2, 1, ["missing"])
+
+
+@pytest.mark.parametrize("num_parts", [1, 2, 3, 4, 5, 7])
+def test_shards_by_reference_equal_shards_of_the_batch(made: DataProtoRef, num_parts: int):
+    from rl_core.dispatch import shard_of
+
+    made.union(DataProto.from_dict({"response_mask": torch.ones(6, 2)}, {"more": list("abcdef")}))
+    whole = made.fetch()
+    for part in range(num_parts):
+        one, two = made.shard(num_parts, part).fetch(), shard_of(whole, num_parts, part)
+        assert one.batch is not None
+        assert two.batch is not None
+        assert set(one.batch.keys()) == set(two.batch.keys()) == {"row", "wide", "rewards", "response_mask"}
+        assert all(torch.equal(one.batch[key], two.batch[key]) for key in two.batch.keys())  # noqa: SIM118
+        assert {key: value.tolist() for key, value in one.non_tensor_batch.items()} == {
+            key: value.tolist() for key, value in two.non_tensor_batch.items()
+        }
+        assert one.meta_info == two.meta_info
+
+
+def test_columns_the_driver_adds_travel_with_the_rows(made: DataProtoRef, pair: Pair):
+    made.union(DataProto.from_dict({"advantages": torch.arange(6.0)}))
+    assert made.tensor("advantages").tolist() == [0, 1, 2, 3, 4, 5]
+    assert pair[1].columns(made) == [["advantages", "name", "rewards", "row", "wide"]] * 2
+    with pytest.raises(DataProtoError, match=r"shared columns: \['advantages'\]"):
+        made.union(DataProto.from_dict({"advantages": torch.zeros(6)}))
+    with pytest.raises(DataProtoError, match=r"5 rows of .* do not go with 6 rows"):
+        made.union(DataProto.from_dict({"other": torch.zeros(5)}))
+
+
+def test_an_uneven_batch_by_reference_is_filled_up_for_its_consumer(pair: Pair):
+    probe = pair[1]
+    made = probe.answer(DataProto.from_dict({"row": torch.arange(5)}), 1)
+    assert made.tensor("row").tolist() == [0, 1, 2, 3, 4]
+    assert probe.consume(made) == [([0, 1, 2], 3.0 * WIDTH), ([3, 4, 4], 11.0 * WIDTH)]
+
+
+def test_a_missing_column_is_named(made: DataProtoRef):
+    with pytest.raises(DataProtoError, match=r"no tensor 'logits'.*'rewards'"):
+        made.tensor("logits")
+    with pytest.raises(KeyError, match="uid"):
+        made.non_tensor_batch["uid"]
+    assert list(made.non_tensor_batch) == ["name"]
