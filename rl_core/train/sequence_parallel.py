@@ -26,7 +26,7 @@ from rl_core.errors import ModelError
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-Score = Callable[[Tensor, Tensor], tuple[Tensor, Tensor | None]]
+Score = Callable[[Tensor, Tensor], tuple[Tensor | None, ...]]
 
 PREFIX = "ulysses_"
 """Stands before the name of the attention implementation that does the work."""
@@ -56,19 +56,17 @@ class SequenceParallel:
 
     def scores(
         self, model: Any, inputs: dict[str, Any], acts_BL: Tensor, targets_N: Tensor, score: Score
-    ) -> tuple[Tensor, Tensor | None]:
+    ) -> tuple[Any, ...]:
         """What `score` gives for the actions of whole rows [N], row by row; each rank scores those of its slice.
 
         Args: inputs: as of `hidden_states`. acts_BL: the N positions that predict an action. targets_N: the actions.
-        score: from hidden states and actions to one or two numbers per action.
+        score: from hidden states and actions to numbers per action, None for one that is not wanted.
         """
         hidden_BSH = self.hidden_states(model, inputs)
         here_BS = self.cut(acts_BL)
         targets_BL = torch.zeros_like(acts_BL, dtype=targets_N.dtype).masked_scatter(acts_BL, targets_N)
-        first, second = score(hidden_BSH[here_BS], self.cut(targets_BL)[here_BS])
-        return self._everyones(first, here_BS, acts_BL), (
-            None if second is None else self._everyones(second, here_BS, acts_BL)
-        )
+        measured = score(hidden_BSH[here_BS], self.cut(targets_BL)[here_BS])
+        return tuple(None if values is None else self._everyones(values, here_BS, acts_BL) for values in measured)
 
     def _everyones(self, values: Tensor, here_BS: Tensor, acts_BL: Tensor) -> Tensor:
         values_BS = torch.zeros(here_BS.shape, dtype=values.dtype, device=values.device)

@@ -14,7 +14,7 @@ from rl_core.rank_info import RankInfo, TrainTopology
 from rl_core.train.fsdp import FSDPBackend
 from rl_core.train.result import TrainStepResult
 from schemas.recipe import LoraConfig, ModelConfig
-from tests.train.jobs import Setup, batch, log_probs, make_both
+from tests.train.jobs import Setup, batch, log_probs, make_backend, make_both, make_stack
 
 STEPS = [0, 1, 2, 3]
 LORA = LoraConfig(rank=4, alpha=8)
@@ -46,6 +46,25 @@ def train(
     backend, stack = build(rank_info, topology, setup)
     results = [stack.train(rows_of(backend, batch(step))) for step in steps]
     return backend.full_state(), results
+
+
+def reference_log_probs(rank_info: RankInfo, topology: TrainTopology, setup: Setup) -> Tensor:
+    """Of the policy before training, after a step of it."""
+    backend = make_backend(replace(rank_info, topology=topology), setup, with_reference=True)
+    make_stack(backend, setup).train(batch(0))
+    with backend.reference_policy() as reference:
+        return log_probs(reference, batch(9))
+
+
+def local_shapes(rank_info: RankInfo, topology: TrainTopology, setup: Setup) -> dict[str, tuple[int, ...]]:
+    """What one rank holds of each parameter of the first block and of the embedding."""
+    backend, _ = build(rank_info, topology, setup)
+    tensors: dict[str, Any] = dict(backend.policy.named_parameters())
+    return {
+        name.rsplit("model.", 1)[-1].removeprefix("layers.0."): tuple(value.to_local().shape)
+        for name, value in tensors.items()
+        if "layers.1" not in name
+    }
 
 
 def rows_of(backend: FSDPBackend, whole: Any) -> Any:

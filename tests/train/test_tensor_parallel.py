@@ -4,14 +4,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig
 
 from rl_core.errors import ModelError
 from rl_core.rank_info import TrainTopology
 from rl_core.train.tensor_parallel import check_tensor_parallel
-from schemas.recipe import EmaLoraConfig
+from schemas.recipe import EmaLoraConfig, LoraConfig
 from tests.train.jobs import Setup, largest_difference
-from tests.train.parallel import LORA, STEPS, copy_of, train
+from tests.train.parallel import (
+    LORA,
+    STEPS,
+    copy_of,
+    load,
+    local_shapes,
+    log_probs_of,
+    reference_log_probs,
+    save,
+    train,
+)
 from tests.train.ranks import Ranks
 
 
@@ -52,8 +63,8 @@ CASES: dict[str, dict[str, Any]] = {
     "weights": {},
     "lora": {"lora": LORA},
     "lora and its average": {"lora": LORA, "ema": EmaLoraConfig(decay=0.5)},
-    "reference and deferred sync": {
-        "algorithm": {"name": "grpo", "kl_coef": 0.1},
+    "entropy, several updates, deferred sync": {
+        "algorithm": {"name": "grpo", "entropy_coef": 0.01},
         "fsdp": {"defer_grad_sync": True, "root_wrap": False},
         "stack": {"num_updates_per_batch": 2},
     },
@@ -85,3 +96,57 @@ def test_two_ranks_that_share_weights_train_like_one(
     assert largest_difference(weights, got_weights) < 1e-5
     assert [result.grad_norm for result in got_results] == pytest.approx([r.grad_norm for r in results], abs=1e-5)
     assert [result.loss for result in got_results] == pytest.approx([r.loss for r in results], abs=1e-6)
+
+
+@pytest.mark.parametrize("lora", [None, LORA], ids=["copy", "adapters off"])
+def test_the_reference_is_cut_too(ranks: Ranks, tiny_model_dir: Path, lora: LoraConfig | None) -> None:
+    setup = Setup(str(tiny_model_dir), lora=lora)
+    whole = ranks.run(1, reference_log_probs, TrainTopology(), setup)[0]
+    one, two = ranks.run(2, reference_log_probs, TrainTopology(tp_size=2), setup)
+    assert torch.equal(one, two)
+    torch.testing.assert_close(one, whole, atol=1e-6, rtol=0)
+
+
+def test_a_rank_holds_half_of_each_matrix_and_of_the_adapters_beside_it(ranks: Ranks, tiny_model_dir: Path) -> None:
+    setup = Setup(str(tiny_model_dir), lora=LORA)
+    whole = ranks.run(1, local_shapes, TrainTopology(), setup)[0]
+    for held in ranks.run(2, local_shapes, TrainTopology(tp_size=2), setup):
+        uncut = {name for name, shape in held.items() if shape == whole[name]}
+        assert uncut == {
+            "input_layernorm.weight",
+            "post_attention_layernorm.weight",
+            "norm.weight",
+            # Columns: B follows the layer and takes A's whole output. Rows: A follows it, its output is summed up.
+            *(f"self_attn.{name}_proj.lora_A.default.weight" for name in "qkv"),
+            *(f"mlp.{name}_proj.lora_A.default.weight" for name in ("gate", "up")),
+            "self_attn.o_proj.lora_B.default.weight",
+            "mlp.down_proj.lora_B.default.weight",
+        }
+        for name in held.keys() - uncut:
+            assert 2 * torch.Size(held[name]).numel() == torch.Size(whole[name]).numel(), name
+
+
+@pytest.mark.parametrize("lora", [None, LORA], ids=["weights", "lora"])
+@pytest.mark.parametrize(("before", "after"), [(2, 2), (2, 1), (1, 2)])
+def test_training_resumes_from_a_checkpoint_on_as_many_or_other_ranks(
+    ranks: Ranks, tiny_model_dir: Path, tmp_path: Path, before: int, after: int, lora: LoraConfig | None
+) -> None:
+    setup = Setup(str(tiny_model_dir), lora=lora)
+    straight, _ = ranks.run(1, train, TrainTopology(), setup, STEPS)[0]
+    folders = str(tmp_path / "checkpoint"), str(tmp_path / "exported")
+    ranks.run(before, save, TrainTopology(tp_size=before), setup, *folders)
+    resumed = ranks.run(after, load, TrainTopology(tp_size=after), setup, folders[0])[0]
+    assert largest_difference(straight, resumed) < 1e-5
+
+
+@pytest.mark.parametrize("lora", [None, LORA], ids=["weights", "lora"])
+def test_the_exported_model_is_that_of_one_rank(
+    ranks: Ranks, tiny_model_dir: Path, tmp_path: Path, lora: LoraConfig | None
+) -> None:
+    setup = Setup(str(tiny_model_dir), lora=lora)
+    for tp_size in (1, 2):
+        folders = str(tmp_path / f"checkpoint-{tp_size}"), str(tmp_path / f"exported-{tp_size}")
+        ranks.run(tp_size, save, TrainTopology(tp_size=tp_size), setup, *folders)
+    one, two = (log_probs_of(str(tmp_path / f"exported-{tp_size}")) for tp_size in (1, 2))
+    torch.testing.assert_close(one, two, atol=1e-5, rtol=0)
+    assert not torch.allclose(one, log_probs_of(str(tiny_model_dir)), atol=1e-4)
