@@ -296,12 +296,15 @@ class FSDPBackend:
             export_policy(self.bundle, state, self.lora_cfg, Path(folder))
 
     def full_state(self) -> dict[str, Tensor]:
-        """Trainable parameters, unsharded on the CPU of rank 0 (empty elsewhere)."""
+        """A copy of the trainable parameters, unsharded on the CPU of rank 0 (empty elsewhere)."""
         from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
         options = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_params=True)
         # torch types the values of a state dict as anything; those of a model's are tensors.
-        return cast("dict[str, Tensor]", get_model_state_dict(self.policy, options=options))
+        state = cast("dict[str, Tensor]", get_model_state_dict(self.policy, options=options))
+        # What lies whole on this CPU already is handed out as itself, and would change with the next step.
+        own = {local_part(value).data_ptr() for value in self.trainable.values()}
+        return {name: value.clone() if value.data_ptr() in own else value for name, value in state.items()}
 
     def _full_average(self) -> dict[str, Tensor]:
         """The moving average, unsharded on the CPU of rank 0, under the names of what it follows."""

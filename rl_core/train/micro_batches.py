@@ -54,21 +54,27 @@ def by_row_count(rows: Rows, size: int) -> list[Rows]:
 def by_token_count(rows: Rows, lengths_B: list[int], max_tokens: int, at_least: int = 0) -> list[Rows]:
     """The fewest parts, but `at_least` so many, of at most `max_tokens` tokens, filled evenly and heaviest first.
 
-    The longest row goes to the lightest part each time (longest processing time first, Graham 1969). A row longer than
-    `max_tokens` has a part of its own.
+    A row longer than `max_tokens` has a part of its own; there are never more parts than rows.
     """
-    total = sum(lengths_B[row] for row in rows)
-    for num_parts in range(max(at_least, -(-total // max_tokens), 1), max(len(rows), at_least, 1) + 1):
-        parts: list[Rows] = [[] for _ in range(num_parts)]
-        loads = [0] * num_parts
-        for row in sorted(rows, key=lambda row: (-lengths_B[row], row)):
-            lightest = loads.index(min(loads))
-            parts[lightest].append(row)
-            loads[lightest] += lengths_B[row]
-        if all(load <= max_tokens or len(part) == 1 for load, part in zip(loads, parts, strict=True)):
+    if not rows:
+        return []
+    needed = -(-sum(lengths_B[row] for row in rows) // max_tokens)
+    for num_parts in range(min(max(at_least, needed), len(rows)), len(rows) + 1):
+        parts = _fill_evenly(rows, lengths_B, num_parts)
+        if all(len(part) == 1 or sum(lengths_B[row] for row in part) <= max_tokens for part in parts):
             break
-    order = sorted(range(len(parts)), key=lambda part: (-loads[part], part))
-    return [sorted(parts[part]) for part in order if parts[part]]
+    return sorted(parts, key=lambda part: -sum(lengths_B[row] for row in part))
+
+
+def _fill_evenly(rows: Rows, lengths_B: list[int], num_parts: int) -> list[Rows]:
+    """The longest row left goes to the lightest part (longest processing time first, Graham 1969)."""
+    parts: list[Rows] = [[] for _ in range(num_parts)]
+    loads = [0] * num_parts
+    for row in sorted(rows, key=lambda row: (-lengths_B[row], row)):
+        lightest = loads.index(min(loads))
+        parts[lightest].append(row)
+        loads[lightest] += lengths_B[row]
+    return [sorted(part) for part in parts]
 
 
 def take(shard: DataProto, rows: Rows) -> DataProto:

@@ -46,9 +46,15 @@ class Setup:
     num_rows: int = 8
 
 
-def make_backend(rank_info: RankInfo, setup: Setup, *, with_reference: bool = False) -> FSDPBackend:
+def make_bundle(model_dir: str) -> ModelBundle:
+    return ModelBundle(model_dir, ModelConfig(path=model_dir))
+
+
+def make_backend(
+    rank_info: RankInfo, setup: Setup, *, with_reference: bool = False, bundle: ModelBundle | None = None
+) -> FSDPBackend:
     return FSDPBackend(
-        ModelBundle(setup.model_dir, ModelConfig(path=setup.model_dir)),
+        bundle or make_bundle(setup.model_dir),
         FSDPConfig.model_validate({"param_dtype": "float32", **setup.fsdp}),
         # Adam divides by the gradient's own size; a larger eps keeps rounding noise in near-zero gradients small.
         OptimizerConfig(learning_rate=1e-3, eps=1e-4, weight_decay=0.01),

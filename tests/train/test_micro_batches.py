@@ -1,0 +1,57 @@
+"""How rows are divided into passes."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rl_core.train import micro_batches
+from tests.train.jobs import batch
+
+lengths = st.lists(st.integers(1, 40), min_size=0, max_size=30)
+
+
+@given(lengths, st.integers(1, 100))
+def test_every_row_is_in_one_pass_and_no_pass_is_too_long(lengths_B: list[int], max_tokens: int) -> None:
+    rows = list(range(len(lengths_B)))
+    parts = micro_batches.by_token_count(rows, lengths_B, max_tokens)
+    assert sorted(row for part in parts for row in part) == rows
+    assert all(part == sorted(part) for part in parts)
+    loads = [sum(lengths_B[row] for row in part) for part in parts]
+    assert all(load <= max_tokens or len(part) == 1 for load, part in zip(loads, parts, strict=True))
+    assert loads == sorted(loads, reverse=True)
+
+
+@given(lengths, st.integers(1, 100), st.integers(1, 40))
+def test_a_pass_count_that_other_ranks_need_is_kept_as_far_as_there_are_rows(
+    lengths_B: list[int], max_tokens: int, wanted: int
+) -> None:
+    rows = list(range(len(lengths_B)))
+    own = len(micro_batches.by_token_count(rows, lengths_B, max_tokens))
+    parts = micro_batches.by_token_count(rows, lengths_B, max_tokens, max(own, wanted))
+    assert len(parts) == min(max(own, wanted), len(rows))
+
+
+def test_passes_are_filled_evenly() -> None:
+    lengths_B = [9, 1, 5, 5, 8, 4]
+    parts = micro_batches.by_token_count(list(range(6)), lengths_B, 17)
+    assert [sum(lengths_B[row] for row in part) for part in parts] == [17, 15]
+
+
+@pytest.mark.parametrize(
+    ("num_parts", "parts"), [(1, [[3, 5, 6, 8, 9]]), (2, [[3, 5, 6], [8, 9]]), (7, [[3], [5], [6], [8], [9], [], []])]
+)
+def test_mini_batches_differ_by_one_row_at_most(num_parts: int, parts: list[list[int]]) -> None:
+    assert micro_batches.split_evenly([3, 5, 6, 8, 9], num_parts) == parts
+
+
+def test_rows_without_an_action_are_not_trained() -> None:
+    mask = torch.tensor([[1, 0], [0, 0], [0, 1], [0, 0]])
+    assert micro_batches.trained_rows(mask) == [0, 2]
+
+
+def test_an_idle_row_is_one_token_and_teaches_nothing() -> None:
+    idle = micro_batches.idle_row(batch(0))
+    assert idle.tensor("attention_mask").tolist() == [[1, 0]]
+    assert idle.tensor("response_mask").tolist() == [[0]]
+    assert idle.tensor("position_ids").tolist() == [[0, 0]]

@@ -1,0 +1,167 @@
+"""A run that was saved and loaded by other processes goes on as if nothing had happened."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rl_core.errors import StorageError
+from rl_core.rank_info import RankInfo
+from rl_core.train.ema import local_part
+from rl_core.train.fsdp import FSDPBackend
+from schemas.recipe import EmaFullConfig, EmaLoraConfig, LoraConfig, LrSchedulerConfig, LrSchedulerKind
+from tests.train.jobs import LORA, Setup, largest_difference, make_both, same_bits, train_steps
+from tests.train.ranks import Ranks
+
+FIRST, SECOND = [0, 1, 2], [3, 4, 5]
+# Dropout makes the random state matter.
+DROPOUT = LoraConfig(rank=4, alpha=8, dropout=0.2)
+COSINE = LrSchedulerConfig(kind=LrSchedulerKind.COSINE, warmup_steps=2, min_ratio=0.1)
+KINDS: dict[str, dict[str, Any]] = {
+    "full": {},
+    "full bfloat16": {"fsdp": {"param_dtype": "bfloat16"}},
+    "no root_wrap": {"fsdp": {"root_wrap": False}},
+    "lora": {"lora": DROPOUT},
+    "ema": {"ema": EmaFullConfig(decay=0.9)},
+    "ema mirror": {"ema": EmaFullConfig(decay=0.9, mirror=True, rollout=True)},
+    "ema adapter": {"ema": EmaLoraConfig(decay=0.9, rollout=True), "lora": DROPOUT},
+}
+
+
+@pytest.fixture(scope="module")
+def other_ranks() -> Iterator[Ranks]:
+    """Processes that never saw the first half of a run."""
+    with Ranks() as started:
+        yield started
+
+
+def setup_of(model_dir: Path, kind: str) -> Setup:
+    return Setup(str(model_dir), scheduler=COSINE, stack={"num_updates_per_batch": 1}, **KINDS[kind])
+
+
+def outcome(backend: FSDPBackend, results: list[Any]) -> dict[str, Any]:
+    """Weights (whole, on rank 0), this rank's averages, and every figure of the steps."""
+    averages = {} if backend.ema is None else {name: local_part(t).clone() for name, t in backend.ema.shadow.items()}
+    return {
+        "weights": backend.full_state(),
+        "averages": averages,
+        "figures": [result.to_floats() for result in results],
+        "draw": torch.rand(3),
+    }
+
+
+def straight(rank_info: RankInfo, setup: Setup) -> dict[str, Any]:
+    backend, stack = make_both(rank_info, setup)
+    train_steps(stack, rank_info, FIRST)
+    return outcome(backend, train_steps(stack, rank_info, SECOND))
+
+
+def first_half(rank_info: RankInfo, setup: Setup, folder: str) -> None:
+    backend, stack = make_both(rank_info, setup)
+    train_steps(stack, rank_info, FIRST)
+    backend.save(folder)
+
+
+def second_half(rank_info: RankInfo, setup: Setup, folder: str) -> dict[str, Any]:
+    backend, stack = make_both(rank_info, setup)
+    backend.load(folder)
+    return outcome(backend, train_steps(stack, rank_info, SECOND))
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+@pytest.mark.parametrize("kind", KINDS)
+def test_six_steps_equal_three_saved_loaded_elsewhere_and_three(
+    ranks: Ranks, other_ranks: Ranks, tiny_model_dir: Path, tmp_path: Path, kind: str, world_size: int
+) -> None:
+    setup = setup_of(tiny_model_dir, kind)
+    expected = ranks.run(world_size, straight, setup)
+    ranks.run(world_size, first_half, setup, str(tmp_path))
+    resumed = other_ranks.run(world_size, second_half, setup, str(tmp_path))
+    for wanted, got in zip(expected, resumed, strict=True):
+        assert wanted["figures"] == got["figures"]
+        assert torch.equal(wanted["draw"], got["draw"])
+        for part in ("weights", "averages"):
+            assert wanted[part].keys() == got[part].keys()
+            assert all(torch.equal(wanted[part][name], got[part][name]) for name in wanted[part])
+    assert expected[0]["weights"]
+
+
+def averages_elsewhere(rank_info: RankInfo, setup: Setup, folder: str) -> dict[str, Any]:
+    """The second half, with averages unsharded so that rank counts can be compared."""
+    backend, stack = make_both(rank_info, setup)
+    if folder:
+        backend.load(folder)
+        train_steps(stack, rank_info, SECOND)
+    else:
+        train_steps(stack, rank_info, FIRST + SECOND)
+    assert backend.ema is not None
+    backend.apply_eval_ema()
+    averages = backend.full_state()
+    backend.restore_from_eval()
+    return {"weights": backend.full_state(), "averages": averages}
+
+
+@pytest.mark.parametrize(("saved_on", "loaded_on"), [(2, 1), (1, 2)])
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"ema": EmaFullConfig(decay=0.9)},
+        {"ema": EmaLoraConfig(decay=0.9), "lora": LORA},
+        {"ema": EmaFullConfig(decay=0.9, mirror=True), "fsdp": {"root_wrap": False, "cpu_offload": True}},
+    ],
+    ids=["full", "adapter", "mirror"],
+)
+def test_a_checkpoint_loads_on_another_number_of_ranks(
+    ranks: Ranks,
+    other_ranks: Ranks,
+    tiny_model_dir: Path,
+    tmp_path: Path,
+    parts: dict[str, Any],
+    saved_on: int,
+    loaded_on: int,
+) -> None:
+    setup = Setup(str(tiny_model_dir), scheduler=COSINE, **parts)
+    expected = ranks.run(saved_on, averages_elsewhere, setup, "")[0]
+    ranks.run(saved_on, first_half, setup, str(tmp_path))
+    got = other_ranks.run(loaded_on, averages_elsewhere, setup, str(tmp_path))[0]
+    assert largest_difference(expected["weights"], got["weights"]) < 3e-6
+    assert largest_difference(expected["averages"], got["averages"]) < 3e-6
+    assert not same_bits(expected["weights"], expected["averages"])
+
+
+def refusal(rank_info: RankInfo, setup: Setup, folder: str) -> str:
+    backend, _ = make_both(rank_info, setup)
+    before = backend.full_state()
+    try:
+        backend.load(folder)
+    except StorageError as error:
+        assert same_bits(before, backend.full_state())
+        return str(error)
+    return "loaded"
+
+
+@pytest.mark.parametrize(
+    ("parts", "named"),
+    [
+        ({"lora": LORA}, r"holds weights: full, this run trains weights: adapters of rank 4"),
+        ({"ema": EmaFullConfig()}, r"holds average: none, this run trains average: EmaFullConfig"),
+    ],
+    ids=["adapters", "average"],
+)
+def test_a_checkpoint_of_another_kind_is_refused_by_name(
+    ranks: Ranks, tiny_model_dir: Path, tmp_path: Path, parts: dict[str, Any], named: str
+) -> None:
+    ranks.run(1, first_half, Setup(str(tiny_model_dir)), str(tmp_path))
+    assert named in ranks.run(1, refusal, Setup(str(tiny_model_dir), **parts), str(tmp_path))[0]
+
+
+@pytest.mark.parametrize("lost", ["weights/.metadata", "weights/__0_0.distcp", "rank-0.pt", "contents.json"])
+def test_a_checkpoint_that_lost_a_file_is_refused(
+    ranks: Ranks, tiny_model_dir: Path, tmp_path: Path, lost: str
+) -> None:
+    setup = Setup(str(tiny_model_dir))
+    ranks.run(1, first_half, setup, str(tmp_path))
+    (tmp_path / lost).unlink()
+    assert "cannot be read" in ranks.run(1, refusal, setup, str(tmp_path))[0]
