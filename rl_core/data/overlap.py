@@ -77,7 +77,7 @@ class HeldOut:
         prompts = batch.column(name)
         if not (is_text(prompts.type) or has_messages(prompts.type)):
             return list(range(batch.num_rows))
-        texts = pa.array({text for text, _ in self.places}, pa.large_string())
+        texts = pa.array({text for text, _ in self.places}, pa.string())
         return pc.indices_nonzero(pc.is_in(_arrow_text_keys(prompts), value_set=texts)).to_pylist()
 
 
@@ -97,16 +97,14 @@ def _arrow_text_keys(prompts: "pa.Array") -> "pa.Array":
 
     pc = compute()
     if is_text(prompts.type):
-        texts = pc.utf8_trim(prompts.cast(pa.large_string()), _SPACES)
-        return pc.binary_join_element_wise(pa.scalar("user", pa.large_string()), texts, pa.scalar(_PART))
+        return pc.binary_join_element_wise("user", pc.utf8_trim(prompts.cast(pa.string()), _SPACES), _PART)
     messages = pc.list_flatten(prompts)
-    roles, texts = (pc.struct_field(messages, name).cast(pa.large_string()) for name in ("role", "content"))
-    separator = pa.scalar(_PART, pa.large_string())
-    parts = pc.binary_join_element_wise(roles, pc.utf8_trim(texts, _SPACES), separator, null_handling="replace")
-    parts = pc.if_else(pc.fill_null(pc.equal(roles, "system"), False), pa.scalar("", pa.large_string()), parts)
-    lengths = pc.fill_null(pc.list_value_length(prompts), 0).cast(pa.int64())
-    starts = pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(lengths)])
-    return pc.utf8_trim(pc.binary_join(pa.LargeListArray.from_arrays(starts, parts), _MESSAGE), _MESSAGE)
+    roles, texts = (pc.struct_field(messages, name).cast(pa.string()) for name in ("role", "content"))
+    parts = pc.binary_join_element_wise(roles, pc.utf8_trim(texts, _SPACES), _PART, null_handling="replace")
+    parts = pc.if_else(pc.fill_null(pc.equal(roles, "system"), False), "", parts)
+    lengths = pc.fill_null(pc.list_value_length(prompts), 0).cast(pa.int32())
+    starts = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths)])
+    return pc.utf8_trim(pc.binary_join(pa.ListArray.from_arrays(starts, parts), _MESSAGE), _MESSAGE)
 
 
 def _media_key(media: Sequence[Any]) -> str:
