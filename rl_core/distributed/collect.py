@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-import torch
-from torch import Tensor
-
 from rl_core.algorithms.metrics import Metric, merge, merge_all
 from rl_core.data_proto import DataProtoError
+from rl_core.data_proto.compare import same
+from rl_core.data_proto.merge import META_TOLERANCE
 from rl_core.dispatch import NUM_PADDING_ROWS, CallSpec, Collect
 
 METRICS = "metrics"
@@ -75,7 +73,7 @@ def join_meta(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
         for key, value in part.items():
             if key in (METRICS, NUM_PADDING_ROWS):
                 continue
-            if key in joined and not _same(joined[key], value):
+            if key in joined and not same(joined[key], value, tolerance=META_TOLERANCE):
                 raise DataProtoError(
                     f"meta_info[{key!r}] differs between ranks: {joined[key]!r}, and {value!r} of shard {rank}; "
                     f"put what belongs to a rank under {METRICS!r}, as Metrics"
@@ -83,11 +81,3 @@ def join_meta(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
             joined[key] = value
     metrics = [part[METRICS] for part in parts if METRICS in part]
     return joined | ({METRICS: merge_all(metrics)} if metrics else {})
-
-
-def _same(one: Any, two: Any) -> bool:
-    if isinstance(one, Tensor) or isinstance(two, Tensor):
-        return isinstance(one, Tensor) and isinstance(two, Tensor) and torch.equal(one, two)
-    if isinstance(one, np.ndarray) or isinstance(two, np.ndarray):
-        return np.array_equal(one, two)
-    return bool(one == two) or (one != one and two != two)  # NaN is NaN
