@@ -151,7 +151,9 @@ def _write_parquet(rows: list[Row], target: Path) -> int:
     from rl_core.data.parquet_files import without_nulls
 
     try:
-        table = pa.Table.from_pylist(rows)
+        # `Table.from_pylist` knows the first row's columns only.
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        table = pa.table({name: [row.get(name) for row in rows] for name in names})
     except (pa.ArrowException, OverflowError, TypeError) as error:
         raise DataError(f"{target}: Parquet needs one type per column ({error}); write .jsonl instead") from error
     for number, (row, back) in enumerate(zip(rows, table.to_pylist(), strict=True), start=1):
