@@ -27,6 +27,10 @@ def print_plan(recipe: str, overrides: Sequence[str], profile: str | None) -> No
 
 def cache_plan(recipe: Recipe, home: Home) -> str:
     """Whether preparation would be a hit, and why."""
+    if any(str(entry).startswith("art://") for entry in [*recipe.data.train, *recipe.data.eval]):
+        from rl_core.tracking.artifacts import with_artifacts
+
+        recipe = Recipe.model_validate(with_artifacts(recipe.model_dump(mode="json"), home.mlflow_uri))
     (train, first), (held_out, second) = (
         planned_sources(entries, home.data) for entries in (recipe.data.train, recipe.data.eval)
     )
@@ -42,9 +46,11 @@ def device_plan(recipe: Recipe) -> str:
     """Workers, ranks and batches."""
     placement, rows = recipe.placement, recipe.training.prompts_per_step * recipe.rollout.samples_per_prompt
     where = placement.ray_address or "a private Ray cluster"
+    sizes = {"weights": placement.tp_size, "sequences": placement.sp_size}
+    shared = "".join(f", {size} share {what}" for what, size in sizes.items() if size > 1)
     return (
-        f"{placement.num_devices} {placement.device} worker(s) on {where}; {rows} rows a step, "
-        f"{rows // placement.num_devices} a worker, in micro-batches of {placement.micro_batch_size}"
+        f"{placement.num_devices} {placement.device} worker(s){shared} on {where}; {rows} rows a step, "
+        f"{rows // placement.num_replicas} a replica, in micro-batches of {placement.micro_batch_size}"
     )
 
 

@@ -268,7 +268,11 @@ class PlacementConfig(Section):
     device: Literal["cpu", "cuda"] = "cpu"
     """Kind of device each worker holds."""
     num_devices: int = Field(default=1, ge=1)
-    """Workers, one per device: the data-parallel size."""
+    """Workers, one per device; those that tensor and sequence parallelism leave are data-parallel replicas."""
+    tp_size: int = Field(default=1, ge=1)
+    """Neighbouring workers that share each weight matrix; divides the model's attention and key-value heads."""
+    sp_size: int = Field(default=1, ge=1)
+    """Workers that share each sequence while training; times `tp_size` it divides the model's attention heads."""
     threads_per_device: int = Field(default=0, ge=0)
     """CPU threads per worker; 0 shares the machine's cores out evenly."""
     micro_batch_size: int = Field(default=8, ge=1)
@@ -283,6 +287,22 @@ class PlacementConfig(Section):
     """How long ranks may wait for a sibling before the step ends as hung, naming it."""
     ray_address: str | None = None
     """A running cluster; unset starts a private one that ends with the run."""
+
+    @model_validator(mode="after")
+    def _replicas_are_whole(self) -> "PlacementConfig":
+        shared = self.tp_size * self.sp_size
+        if self.num_devices % shared:
+            fitting = ", ".join(str(size) for size in range(1, self.num_devices + 1) if self.num_devices % size == 0)
+            raise ValueError(
+                f"tp_size x sp_size = {shared} does not divide num_devices = {self.num_devices}; products that fit: "
+                f"{fitting}"
+            )
+        return self
+
+    @property
+    def num_replicas(self) -> int:
+        """Workers, or groups of workers, that take different rows: the data-parallel size."""
+        return self.num_devices // (self.tp_size * self.sp_size)
 
 
 class Recipe(Section):
@@ -318,16 +338,18 @@ class Recipe(Section):
     @model_validator(mode="after")
     def _batches_divide(self) -> "Recipe":
         rows = self.training.prompts_per_step * self.rollout.samples_per_prompt
-        parts = self.training.num_mini_batches * self.placement.num_devices
+        replicas = self.placement.num_replicas
+        name = "num_devices" if replicas == self.placement.num_devices else "num_devices / (tp_size x sp_size)"
+        parts = self.training.num_mini_batches * replicas
         if rows % parts:
             raise ValueError(
                 f"prompts_per_step x samples_per_prompt = {rows} rows do not divide into num_mini_batches x "
-                f"num_devices = {parts} equal parts"
+                f"{name} = {parts} equal parts"
             )
-        if self.training.prompts_per_step % self.placement.num_devices:
+        if self.training.prompts_per_step % replicas:
             raise ValueError(
-                f"prompts_per_step = {self.training.prompts_per_step} must be a multiple of num_devices = "
-                f"{self.placement.num_devices}, so that siblings stay on one rank"
+                f"prompts_per_step = {self.training.prompts_per_step} must be a multiple of {name} = "
+                f"{replicas}, so that siblings stay on one rank"
             )
         return self
 

@@ -7,14 +7,14 @@ import time
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from rl_core.algorithms.metrics import Metric, MetricKind
 from rl_core.data_proto import DataProto, pad_rows
 from rl_core.dispatch import Collect, Dispatch, distributed
 from rl_core.rollout.chat import ChatFormat
 from rl_core.rollout.decode import Reply, Sampling, decode, positions_of
-from rl_core.rollout.episodes import Episode, run_episodes
+from rl_core.rollout.episodes import Episode, Generate, run_episodes
+from rl_core.rollout.siblings import collect_parts, part_of, play_together
 from rl_core.train.fsdp import FSDPBackend
 from schemas.recipe import RolloutConfig
 
@@ -35,12 +35,13 @@ class RolloutEngine:
         self.chat = ChatFormat(self.tokenizer, template_kwargs)
 
     @distributed(Dispatch.DP_SCATTER, Collect.JOIN)
-    def rollout(self, prompts: DataProto, step: int) -> DataProto:
+    def rollout(self, prompts: DataProto, step: int) -> DataProto | None:
         """Sample a group of replies per prompt.
 
         Args: prompts: rows with the object column `item`. step: seeds the sampling, so a repeated step repeats it.
         Returns: rows of siblings with `input_ids, attention_mask, position_ids` [B, P+T], `response_mask,
-        rollout_log_probs` [B, T], `rewards` [B], and what was said as object columns.
+        rollout_log_probs` [B, T], `rewards` [B], and what was said as object columns; None on a rank that does not
+        speak for its replica.
         """
         generator = self._generator("rollout", step)
         return self._play(
@@ -48,30 +49,40 @@ class RolloutEngine:
         )
 
     @distributed(Dispatch.DP_SCATTER, Collect.JOIN)
-    def evaluate(self, prompts: DataProto, max_new_tokens: int) -> DataProto:
+    def evaluate(self, prompts: DataProto, max_new_tokens: int) -> DataProto | None:
         """One greedy reply per prompt; the same columns as `rollout`."""
         return self._play(prompts, 1, max_new_tokens, 0.0, self._generator("evaluate", 0))
 
     def _play(
         self, prompts: DataProto, num_siblings: int, max_new_tokens: int, temperature: float, generator: torch.Generator
-    ) -> DataProto:
-        items = list(prompts.non_tensor_batch["item"])
+    ) -> DataProto | None:
+        meshes = self.backend.meshes
+        items = part_of(list(prompts.non_tensor_batch["item"]), meshes.sp_group)
         sampling = Sampling(max_new_tokens, temperature, self._eos_ids(), self.tokenizer.pad_token_id)
         groups_at_once = max(1, self.config.max_batch_size // num_siblings)
         start = time.perf_counter()
-        episodes: list[Episode] = []
         weights = self.backend.rollout_policy() if temperature else self.backend.gathered()
         with weights as policy:
 
             def generate(contexts: list[list[int]], siblings: int) -> list[Reply]:
                 return decode(policy, contexts, siblings, sampling, generator, self.backend.device)
 
-            for first in range(0, len(items), groups_at_once):
-                part = items[first : first + groups_at_once]
-                episodes += run_episodes(
-                    part, num_siblings, self.chat, generate, self.env_options, self.config.max_context_length
-                )
-        return self._collect(episodes, time.perf_counter() - start)
+            def play(reply: Generate) -> list[Episode]:
+                limit = self.config.max_context_length
+                return [
+                    episode
+                    for first in range(0, len(items), groups_at_once)
+                    for episode in run_episodes(
+                        items[first : first + groups_at_once], num_siblings, self.chat, reply, self.env_options, limit
+                    )
+                ]
+
+            episodes = play_together(meshes.tp_group, generate, play)
+        for episode in episodes:
+            # Its work is done, and what it held (connections, processes) may not travel to another rank.
+            episode.env = None
+        episodes = collect_parts(episodes, meshes.sp_group)
+        return self._collect(episodes, time.perf_counter() - start) if self.backend.rank_info.is_head else None
 
     def _collect(self, episodes: list[Episode], elapsed_s: float) -> DataProto:
         prompt_width, response_width = self._common_widths(
@@ -118,8 +129,7 @@ class RolloutEngine:
         }
 
     def _common_widths(self, prompt_width: int, response_width: int) -> tuple[int, int]:
-        widths = torch.tensor([prompt_width, response_width], device=self.backend.device)
-        dist.all_reduce(widths, op=dist.ReduceOp.MAX)
+        widths = self.backend.all_reduce_max([float(prompt_width), float(response_width)])
         return int(widths[0]), int(widths[1])
 
     def _eos_ids(self) -> tuple[int, ...]:
@@ -128,6 +138,8 @@ class RolloutEngine:
         return tuple(sorted({self.tokenizer.eos_token_id, *(one for one in several if one is not None)}))
 
     def _generator(self, purpose: str, step: int) -> torch.Generator:
-        text = f"{self.seed}:{purpose}:{step}:{self.backend.rank_info.rank}"
+        # Ranks that share weight matrices decode the same rows with the same random numbers.
+        stream = self.backend.rank_info.rank // self.backend.rank_info.tp_size
+        text = f"{self.seed}:{purpose}:{step}:{stream}"
         digest = hashlib.sha256(text.encode()).digest()
         return torch.Generator(self.backend.device).manual_seed(int.from_bytes(digest[:7], "big"))

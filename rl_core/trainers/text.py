@@ -6,6 +6,7 @@ from rl_core.algorithms import algorithms
 from rl_core.data_proto import DataProto
 from rl_core.distributed import DataProtoRef, Remote, placement, remote
 from rl_core.models.bundle import ModelBundle
+from rl_core.rank_info import TrainTopology
 from rl_core.rollout.engine import RolloutEngine
 from rl_core.train.fsdp import FSDPBackend
 from rl_core.train.stack import TrainStack, check_multi_update
@@ -22,7 +23,8 @@ class TextTrainer(Trainer):
         driver_algorithm = algorithm_cls(algorithm_config)
         check_multi_update(driver_algorithm, training.num_updates_per_batch)
         updates = training.num_mini_batches * training.num_updates_per_batch
-        with placement(self.pool, fraction=1.0, shared_workers=True) as group:
+        topology = TrainTopology(tp_size=recipe.placement.tp_size, sp_size=recipe.placement.sp_size)
+        with placement(self.pool, fraction=1.0, shared_workers=True, topology=topology) as group:
             bundle = remote(ModelBundle, self.source_model, recipe.model)
             self.backend = remote(
                 FSDPBackend,
