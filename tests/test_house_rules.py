@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from rl_core.algorithms import algorithms
+from rl_core.algorithms.advantages import advantage_estimators
+from rl_core.algorithms.losses import policy_losses
 from rl_core.envs import environments, registered
 
 ROOT = Path(__file__).parents[1]
@@ -59,8 +61,10 @@ def test_file_is_short_finished_and_portable(path: Path):
     assert [number for number, line in numbered if ABSOLUTE.search(line)] == [], "a path of one machine"
 
 
-PLUGINS = [("algorithm", name, algorithms.get(name)) for name in algorithms.names()] + [
-    ("environment", name, environments.get(name)) for name in environments.names()
+PLUGINS = [
+    (registry.kind, name, registry.get(name))
+    for registry in (algorithms, advantage_estimators, policy_losses, environments)
+    for name in registry.names()
 ]
 
 

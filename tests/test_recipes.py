@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rl_core.algorithms.grpo import Grpo
+from rl_core.algorithms.presets import Grpo
 from rl_core.errors import RecipeError
 from rl_core.recipes import dump_recipe, load_recipe, profile_names, recipe_names
 

@@ -29,6 +29,8 @@ class KlKind(StrEnum):
     """d^2 / 2: biased as a value, unbiased gradient."""
     K3 = "k3"
     """e^-d + d - 1: unbiased, never negative, low variance."""
+    EXACT = "exact"
+    """Stated by the policy itself, where it can: between Gaussian denoising steps there is a closed form."""
 
 
 class Aggregation(StrEnum):
@@ -100,7 +102,12 @@ def clipped_surrogate(
 def kl_penalty(
     log_probs_BT: Tensor, ref_log_probs_BT: Tensor, kind: KlKind = KlKind.K3, straight_through: bool = False
 ) -> Tensor:
-    """The KL estimate per action, [B, T]; `straight_through` keeps its value and takes the gradient of k2."""
+    """The KL estimate per action, [B, T]; `straight_through` keeps its value and takes the gradient of k2.
+
+    Raises: ValueError for `exact`, which no log-probability can give.
+    """
+    if kind is KlKind.EXACT:
+        raise ValueError("an exact KL comes from the policy, not from log-probabilities; use k1, abs, k2 or k3")
     difference_BT = log_probs_BT - ref_log_probs_BT
     half_square_BT = 0.5 * difference_BT.square()
     if kind is KlKind.K1:

@@ -5,6 +5,7 @@ import torch
 
 from rl_core.algorithms import Aggregation, Denominators, KlKind
 from rl_core.algorithms.terms import aggregate, clipped_surrogate, entropy_from_logits, kl_penalty, masked_mean, ratio
+from tests.algorithms.reference import kl
 
 
 def test_clipped_surrogate_by_hand() -> None:
@@ -45,6 +46,23 @@ def test_kl_estimates_by_hand(kind: KlKind, value: float, slope: float) -> None:
         kl_BT.sum().backward()
         assert kl_BT.item() == pytest.approx(value, rel=1e-5)
         assert log_probs_BT.grad is not None and log_probs_BT.grad.item() == pytest.approx(gradient, rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", [KlKind.K1, KlKind.ABS, KlKind.K2, KlKind.K3])
+@pytest.mark.parametrize("straight_through", [False, True])
+def test_kl_gradients_equal_finite_differences(kind: KlKind, straight_through: bool) -> None:
+    log_probs_BT = torch.linspace(-3, -0.1, 7, dtype=torch.float64)[None].requires_grad_()
+    reference_BT = torch.full((1, 7), -1.0, dtype=torch.float64)
+    kl_penalty(log_probs_BT, reference_BT, kind, straight_through).sum().backward()
+    measured = "k2" if straight_through else str(kind)
+    for value, slope in zip(log_probs_BT[0].tolist(), log_probs_BT.grad[0].tolist(), strict=True):  # pyright: ignore
+        above, below = kl(measured, value + 1e-6 + 1.0), kl(measured, value - 1e-6 + 1.0)
+        assert slope == pytest.approx((above - below) / 2e-6, rel=1e-6, abs=1e-9)
+
+
+def test_an_exact_kl_cannot_come_from_log_probabilities() -> None:
+    with pytest.raises(ValueError, match="k1, abs, k2 or k3"):
+        kl_penalty(torch.zeros(1, 1), torch.zeros(1, 1), KlKind.EXACT)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,17 @@
+"""Advantage estimators: how much better a row, or an action, did than was to be expected. One estimator per file."""
+
+from rl_core.algorithms.advantages.base import AdvantageEstimator, AdvantageInputs, RowEstimator, advantage_estimators
+from rl_core.algorithms.advantages.groups import Groups, group_ids
+from rl_core.algorithms.advantages.scaling import ScaledConfig, StdScope, whiten
+
+__all__ = [
+    "AdvantageEstimator",
+    "AdvantageInputs",
+    "Groups",
+    "RowEstimator",
+    "ScaledConfig",
+    "StdScope",
+    "advantage_estimators",
+    "group_ids",
+    "whiten",
+]

@@ -1,0 +1,133 @@
+"""What an advantage estimator is given and what it returns. Axes: B rows, T actions."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pydantic import Field
+
+from rl_core.algorithms.advantages.groups import Groups
+from rl_core.algorithms.metrics import Metric
+from rl_core.registry import PluginConfig, Registry
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class AdvantageInputs:
+    """A WHOLE batch (groups must not be split). Raises: ValueError on shapes that do not match."""
+
+    rewards_B: Tensor
+    group_ids_B: Tensor
+    """Integers, equal for siblings, in any order."""
+    mask_BT: Tensor
+    """1 where the model acted; what other places hold has no influence."""
+    penalties_BT: Tensor | None = None
+    """Taken from the reward at each action (the KL, where a recipe puts it into the reward)."""
+    values_BT: Tensor | None = None
+    """The critic's value before each action."""
+    greedy_rewards_B: Tensor | None = None
+    """The reward of the greedy rollout of the row's prompt."""
+    rewards_by_key: Mapping[str, Tensor] | None = None
+    """The parts the reward is made of, [B] each."""
+    log_probs_BT: Tensor | None = None
+    """Of the policy that rolled out."""
+    sum_squared_probs_BT: Tensor | None = None
+    """The sum over the vocabulary of the squared probabilities, before each action."""
+
+    def __post_init__(self) -> None:
+        num_rows = self.rewards_B.shape[0]
+        if self.mask_BT.ndim != 2 or self.mask_BT.shape[0] != num_rows:
+            raise ValueError(f"mask must be [B, T] with B = {num_rows}, got {tuple(self.mask_BT.shape)}")
+        for name in ("penalties_BT", "values_BT", "log_probs_BT", "sum_squared_probs_BT"):
+            tensor = getattr(self, name)
+            if tensor is not None and tensor.shape != self.mask_BT.shape:
+                raise ValueError(f"{name} has shape {tuple(tensor.shape)}, mask_BT {tuple(self.mask_BT.shape)}")
+
+    def required(self, name: str, why: str) -> Any:
+        """The input of that name. Raises: ValueError when it is missing, saying who needs it."""
+        value = getattr(self, name)
+        if value is None:
+            raise ValueError(f"{name} is required by {why}")
+        return value
+
+    def row_rewards(self) -> Tensor:
+        """[B]: the reward less the penalties of all actions."""
+        if self.penalties_BT is None:
+            return self.rewards_B
+        return self.rewards_B - self.penalties_BT.masked_fill(self.mask_BT == 0, 0.0).sum(1)
+
+    def action_rewards(self) -> Tensor:
+        """[B, T]: the row's reward at its last action, less each action's penalty; 0 where the mask is."""
+        import torch
+
+        kept_BT = self.mask_BT != 0
+        places_T = torch.arange(kept_BT.shape[1], device=kept_BT.device)
+        last_B1 = torch.where(kept_BT, places_T, -1).amax(dim=1, keepdim=True)
+        rewards_BT = torch.where(places_T == last_B1, self.rewards_B.detach().double()[:, None], 0.0)
+        if self.penalties_BT is None:
+            return rewards_BT
+        return rewards_BT - self.penalties_BT.detach().double().masked_fill(~kept_BT, 0.0)
+
+
+class AdvantageEstimator(ABC):
+    """A named way to turn rewards into advantages, as a recipe's `advantage` block chooses it."""
+
+    class Config(PluginConfig):
+        """What every estimator can be told."""
+
+        clamp: float | None = Field(default=None, gt=0)
+        """Advantages are cut off at +- this; off when absent."""
+
+    needs_critic: ClassVar[bool] = False
+    """Whether `values_BT` must be given."""
+    needs_greedy_baseline: ClassVar[bool] = False
+    """Whether `greedy_rewards_B` must be given."""
+    needs_sum_squared_probs: ClassVar[bool] = False
+    """Whether `sum_squared_probs_BT` and `log_probs_BT` must be given."""
+
+    def __init__(self, config: Any) -> None:
+        self.config = config
+
+    def __call__(self, inputs: AdvantageInputs) -> tuple[Tensor, dict[str, Metric]]:
+        """The advantage of each row at each of its actions.
+
+        Returns: [B, T], 0 where the mask is, at least float32, and metrics.
+        Raises: RewardError on a non-finite reward, ValueError on shapes that do not match or a missing input.
+        """
+        from rl_core.algorithms.terms import at_least_float32
+
+        groups = Groups.of(inputs.row_rewards(), inputs.group_ids_B)
+        advantages_BT = self.per_action(inputs, groups)
+        if self.config.clamp is not None:
+            advantages_BT = advantages_BT.clamp(-self.config.clamp, self.config.clamp)
+        dtype = at_least_float32(inputs.rewards_B[:0]).dtype
+        return advantages_BT.to(dtype).masked_fill(inputs.mask_BT == 0, 0.0), groups.metrics()
+
+    @abstractmethod
+    def per_action(self, inputs: AdvantageInputs, groups: Groups) -> Tensor:
+        """The advantage of each action, [B, T]; what stands where the mask is 0 does not matter."""
+
+    def returns(self, inputs: AdvantageInputs) -> Tensor:
+        """What a critic is trained on, [B, T]. Raises: ValueError when there is no critic."""
+        raise ValueError(f"{type(self).__name__} has no critic, so there are no returns to train one on")
+
+
+class RowEstimator(AdvantageEstimator):
+    """An estimator that gives all actions of a row the same advantage."""
+
+    def per_action(self, inputs: AdvantageInputs, groups: Groups) -> Tensor:
+        """`per_row`, spread over the actions."""
+        return self.per_row(inputs, groups)[:, None].expand(inputs.mask_BT.shape)
+
+    @abstractmethod
+    def per_row(self, inputs: AdvantageInputs, groups: Groups) -> Tensor:
+        """The advantage of each row, [B], in float64."""
+
+
+advantage_estimators: Registry[AdvantageEstimator] = Registry("advantage", "rl_core.algorithms.advantages")
+"""Advantage estimators by the `name` of a recipe's `advantage` block."""

@@ -1,0 +1,88 @@
+"""Generalised advantage estimation (arXiv 1506.02438 eq. 16), for algorithms with a critic.
+
+delta_t = r_t + gamma V_(t+1) - V_t and A_t = delta_t + gamma lambda A_(t+1) over the actions of a row; places that are
+not the model's (mask 0) are skipped: both V and A carry through them. After the last action V is 0.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from pydantic import Field
+
+from rl_core.algorithms.advantages.base import AdvantageEstimator, AdvantageInputs, advantage_estimators
+from rl_core.algorithms.advantages.groups import Groups
+from rl_core.algorithms.advantages.scaling import ScaledConfig, whiten
+from rl_core.algorithms.advantages.scan import discounted_sums, to_front
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def gae(
+    rewards_BT: Tensor, values_BT: Tensor, mask_BT: Tensor, *, gamma: float = 1.0, lam: float = 0.95
+) -> tuple[Tensor, Tensor]:
+    """Advantages and returns (A + V), [B, T] each, 0 where the mask is; whatever stands there has no influence."""
+    kept_BT = mask_BT != 0
+    target_BT = to_front(kept_BT)
+    if target_BT is None:
+        return _gae_front(rewards_BT, values_BT, kept_BT, gamma, lam)
+    rewards_BT, values_BT, kept_BT = (
+        tensor.new_empty(tensor.shape).scatter_(1, target_BT, tensor) for tensor in (rewards_BT, values_BT, kept_BT)
+    )
+    advantages_BT, returns_BT = _gae_front(rewards_BT, values_BT, kept_BT, gamma, lam)
+    return advantages_BT.gather(1, target_BT), returns_BT.gather(1, target_BT)
+
+
+def _gae_front(
+    rewards_BT: Tensor, values_BT: Tensor, kept_BT: Tensor, gamma: float, lam: float
+) -> tuple[Tensor, Tensor]:
+    """`gae` where the kept places of every row come first."""
+    skipped_BT = ~kept_BT
+    values_BT = values_BT.masked_fill(skipped_BT, 0.0)
+    deltas_BT = rewards_BT - values_BT
+    deltas_BT[:, :-1].add_(values_BT[:, 1:], alpha=gamma)
+    deltas_BT.masked_fill_(skipped_BT, 0.0)
+    advantages_BT = discounted_sums(deltas_BT, gamma * lam)
+    return advantages_BT, values_BT.add_(advantages_BT)
+
+
+@advantage_estimators.register("gae")
+class GaeAdvantage(AdvantageEstimator):
+    """Generalised advantage estimation on a critic's values, whitened."""
+
+    class Config(ScaledConfig):
+        """Discounts and whitening."""
+
+        gamma: float = Field(default=1.0, ge=0, le=1)
+        """The discount of later rewards."""
+        lam: float = Field(default=0.95, ge=0, le=1)
+        """Weight of later values: 0 trusts the critic, 1 the rewards."""
+        whiten: bool = True
+        """Bring the advantages to mean 0 and variance 1 over all actions of the batch."""
+        eps: float = Field(default=1e-8, ge=0)
+        """Keeps the division finite."""
+        eps_in_root: bool = True
+        """sqrt(variance + eps) rather than sqrt(variance) + eps."""
+
+    config: Config
+    needs_critic: ClassVar[bool] = True
+
+    def per_action(self, inputs: AdvantageInputs, groups: Groups) -> Tensor:
+        """[B, T]."""
+        config = self.config
+        advantages_BT, _ = self.estimate(inputs)
+        if not config.whiten:
+            return advantages_BT
+        return whiten(
+            advantages_BT, inputs.mask_BT, unbiased=config.unbiased, eps=config.eps, eps_in_root=config.eps_in_root
+        )
+
+    def returns(self, inputs: AdvantageInputs) -> Tensor:
+        """A + V before whitening, [B, T], in the dtype of the rewards."""
+        return self.estimate(inputs)[1].to(inputs.rewards_B.dtype)
+
+    def estimate(self, inputs: AdvantageInputs) -> tuple[Tensor, Tensor]:
+        """Advantages before whitening and the returns the critic is trained on, [B, T] each, in float64."""
+        values_BT = inputs.required("values_BT", "the advantage gae").detach().double()
+        return gae(inputs.action_rewards(), values_BT, inputs.mask_BT, gamma=self.config.gamma, lam=self.config.lam)

@@ -1,0 +1,24 @@
+"""GPG (arXiv 2504.02546): (B / number of rows with a reward other than 0) (R - mu_g).
+
+The factor keeps the gradient's size when many groups are all wrong and teach nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rl_core.algorithms.advantages.base import AdvantageInputs, RowEstimator, advantage_estimators
+from rl_core.algorithms.advantages.groups import Groups
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@advantage_estimators.register("gpg")
+class GpgAdvantage(RowEstimator):
+    """Centred rewards, scaled up by the share of rows that earned nothing."""
+
+    def per_row(self, inputs: AdvantageInputs, groups: Groups) -> Tensor:
+        """[B]."""
+        num_rewarded = max(int((groups.rewards_B != 0).sum()), 1)
+        return groups.centred() * (len(groups.rewards_B) / num_rewarded)

@@ -1,0 +1,37 @@
+"""MaxRL (arXiv 2602.02710): (R - mu_g) / (mu_g + eps).
+
+Dividing by the pass rate weighs a prompt by 1/p, as the gradient of log p does: maximum likelihood of a right reply,
+approximated to the order of the group's size. Meant for rewards of 0 and 1; a group whose mean is not positive is 0.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from rl_core.algorithms.advantages.base import AdvantageInputs, RowEstimator, advantage_estimators
+from rl_core.algorithms.advantages.groups import Groups
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@advantage_estimators.register("maxrl")
+class MaxrlAdvantage(RowEstimator):
+    """Centred rewards over the group's mean."""
+
+    class Config(RowEstimator.Config):
+        """How the division is kept finite."""
+
+        eps: float = Field(default=1e-6, ge=0)
+        """Added to the mean."""
+
+    config: Config
+
+    def per_row(self, inputs: AdvantageInputs, groups: Groups) -> Tensor:
+        """[B]."""
+        means_B = groups.means_G[groups.index_B]
+        usable_B = means_B > 0
+        divisor_B = (means_B + self.config.eps).masked_fill(~usable_B, 1.0)
+        return (groups.centred() / divisor_B).masked_fill(~usable_B, 0.0)

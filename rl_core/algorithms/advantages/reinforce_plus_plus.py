@@ -1,0 +1,71 @@
+"""REINFORCE++ (arXiv 2501.03262): no critic; what normalises is the whole batch.
+
+`reinforce_plus_plus`: the discounted return of each action, G_t = r_t + gamma G_(t+1), carried unchanged through
+places that are not the model's, then whitened over all actions. `reinforce_plus_plus_baseline`: the reward less its
+group's mean, whitened over all actions.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from rl_core.algorithms.advantages.base import AdvantageEstimator, AdvantageInputs, advantage_estimators
+from rl_core.algorithms.advantages.gae import gae
+from rl_core.algorithms.advantages.groups import Groups
+from rl_core.algorithms.advantages.scaling import ScaledConfig, whiten
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class WhitenedConfig(ScaledConfig):
+    """The conventions of the whitening."""
+
+    eps: float = Field(default=1e-8, ge=0)
+    """Keeps the division finite."""
+    eps_in_root: bool = True
+    """sqrt(variance + eps) rather than sqrt(variance) + eps."""
+
+
+@advantage_estimators.register("reinforce_plus_plus")
+class ReinforcePlusPlusAdvantage(AdvantageEstimator):
+    """Whitened discounted returns."""
+
+    class Config(WhitenedConfig):
+        """Discount and whitening."""
+
+        gamma: float = Field(default=1.0, ge=0, le=1)
+        """The discount of later rewards."""
+
+    config: Config
+
+    def per_action(self, inputs: AdvantageInputs, groups: Groups) -> Tensor:
+        """[B, T]."""
+        config, rewards_BT = self.config, inputs.action_rewards()
+        # With lambda 1 and no values, an advantage is the discounted return.
+        returns_BT, _ = gae(
+            rewards_BT, rewards_BT.new_zeros(rewards_BT.shape), inputs.mask_BT, gamma=config.gamma, lam=1.0
+        )
+        return whiten(
+            returns_BT, inputs.mask_BT, unbiased=config.unbiased, eps=config.eps, eps_in_root=config.eps_in_root
+        )
+
+
+@advantage_estimators.register("reinforce_plus_plus_baseline")
+class ReinforcePlusPlusBaselineAdvantage(AdvantageEstimator):
+    """Centred rewards, whitened over the batch."""
+
+    class Config(WhitenedConfig):
+        """The conventions of the whitening."""
+
+    config: Config
+
+    def per_action(self, inputs: AdvantageInputs, groups: Groups) -> Tensor:
+        """[B, T]."""
+        config = self.config
+        centred_BT = groups.centred()[:, None].expand(inputs.mask_BT.shape)
+        return whiten(
+            centred_BT, inputs.mask_BT, unbiased=config.unbiased, eps=config.eps, eps_in_root=config.eps_in_root
+        )

@@ -1,0 +1,24 @@
+"""RLOO (arXiv 2402.14740 sec. 3.2): the reward less the mean of the group's other rows, n/(n-1) (R - mu_g).
+
+A group of one has advantage 0.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rl_core.algorithms.advantages.base import AdvantageInputs, RowEstimator, advantage_estimators
+from rl_core.algorithms.advantages.groups import Groups
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@advantage_estimators.register("rloo")
+class RlooAdvantage(RowEstimator):
+    """Rewards against the mean of the group's other rows."""
+
+    def per_row(self, inputs: AdvantageInputs, groups: Groups) -> Tensor:
+        """[B]: R minus the mean of the others."""
+        counts_B = groups.counts_G[groups.index_B]
+        return groups.centred() * counts_B / (counts_B - 1).clamp(min=1)

@@ -1,0 +1,54 @@
+"""Division by a standard deviation, with the conventions on which published versions differ spelt out."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from rl_core.algorithms.advantages.base import AdvantageEstimator
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class StdScope(StrEnum):
+    """Over which rows the standard deviation is taken."""
+
+    GROUP = "group"
+    """The row's own group (GRPO)."""
+    BATCH = "batch"
+    """All rows (Flow-GRPO and other diffusion recipes)."""
+
+
+class ScaledConfig(AdvantageEstimator.Config):
+    """How a standard deviation is taken and divided by."""
+
+    unbiased: bool = True
+    """Standard deviation over n - 1 rather than n."""
+    eps: float = Field(default=1e-6, ge=0)
+    """Keeps the division finite."""
+    eps_in_root: bool = False
+    """sqrt(variance + eps) rather than sqrt(variance) + eps."""
+
+
+def over_std(values: Tensor, variance: Tensor, eps: float, eps_in_root: bool) -> Tensor:
+    """values / (sqrt(variance) + eps), or values / sqrt(variance + eps); 0 where the variance is 0."""
+    constant = variance == 0
+    # Where the variance is 0 the values are too; dividing by 1 keeps eps = 0 from making that 0/0.
+    variance = variance.masked_fill(constant, 1.0)
+    divisor = (variance + eps).sqrt() if eps_in_root else variance.sqrt() + eps
+    return (values / divisor).masked_fill(constant, 0.0)
+
+
+def whiten(
+    values_BT: Tensor, mask_BT: Tensor, *, unbiased: bool = True, eps: float = 1e-8, eps_in_root: bool = True
+) -> Tensor:
+    """Mean 0 and variance 1 over all places where the mask is not 0, [B, T]; 0 elsewhere, and where all are equal."""
+    kept_BT = mask_BT != 0
+    count = kept_BT.sum().clamp(min=1)
+    values_BT = values_BT.masked_fill(~kept_BT, 0.0)
+    centred_BT = (values_BT - values_BT.sum() / count).masked_fill(~kept_BT, 0.0)
+    variance = centred_BT.square().sum() / (count - int(unbiased)).clamp(min=1)
+    return over_std(centred_BT, variance, eps, eps_in_root)

@@ -1,0 +1,120 @@
+"""Rollout correction: the engine that sampled and the trainer do not compute quite the same log-probabilities.
+
+With D = log pi_old - log pi_rollout the loss of an action is weighed by w = exp(D), taken per action, per row (the
+product over its actions) or per row as a geometric mean. `truncate` caps w (TIS, fengyao.notion.site/off-policy-rl);
+`mask` drops what lies outside a range (IcePop, arXiv 2510.18855). Rows or actions can also be rejected by an estimate
+of KL(rollout, trainer): k1 = -D, k2 = D^2/2, k3 = e^D - D - 1. What is dropped still counts in the denominators.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from rl_core.algorithms import terms
+from rl_core.algorithms.terms import KlKind
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class CorrectionLevel(StrEnum):
+    """What carries one weight, or is kept or dropped as one."""
+
+    TOKEN = "token"
+    """Each action."""
+    SEQUENCE = "sequence"
+    """Each row, by the sum over its actions: unbiased, of high variance."""
+    GEOMETRIC = "geometric"
+    """Each row, by the mean over its actions: biased, independent of length."""
+
+
+class CorrectionMode(StrEnum):
+    """What happens to weights out of bounds."""
+
+    TRUNCATE = "truncate"
+    """They are set to the upper bound (TIS)."""
+    MASK = "mask"
+    """Their actions are dropped (IcePop)."""
+
+
+class RejectionConfig(BaseModel):
+    """Which actions or rows take no part."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    kind: Literal[KlKind.K1, KlKind.K2, KlKind.K3] = KlKind.K3
+    """Which estimate of KL(rollout, trainer)."""
+    level: CorrectionLevel = CorrectionLevel.GEOMETRIC
+    """What is rejected as one."""
+    lower: float | None = None
+    """Reject below this; only k1 can be negative."""
+    upper: float = 1e-3
+    """Reject above this."""
+
+
+class CorrectionConfig(BaseModel):
+    """A recipe's `correction` block."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    level: CorrectionLevel = CorrectionLevel.TOKEN
+    """What carries one weight."""
+    mode: CorrectionMode = CorrectionMode.TRUNCATE
+    """What happens to weights out of bounds."""
+    upper: float = Field(default=2.0, gt=0)
+    """The upper bound of the weight (IcePop: 5)."""
+    lower: float | None = Field(default=None, ge=0)
+    """The lower bound of the weight, for `mask` alone (IcePop: 0.5)."""
+    reject: RejectionConfig | None = None
+    """Also drop what lies too far off; off when absent."""
+
+    @model_validator(mode="after")
+    def _bounds_fit(self) -> CorrectionConfig:
+        if self.lower is not None and self.mode is CorrectionMode.TRUNCATE:
+            raise ValueError("correction.lower acts with correction.mode: mask alone")
+        if self.lower is not None and self.lower > self.upper:
+            raise ValueError(f"correction.lower {self.lower} lies above correction.upper {self.upper}")
+        return self
+
+
+def correction_weights(
+    old_log_probs_BT: Tensor, rollout_log_probs_BT: Tensor, mask_BT: Tensor, config: CorrectionConfig
+) -> tuple[Tensor, Tensor]:
+    """The weight of each action's loss, [B, T], 0 where it is dropped or masked; and where it is dropped, [B, T] bool.
+
+    Neither carries a gradient. What stands where the mask is 0 has no influence.
+    """
+    kept_BT = mask_BT != 0
+    delta_BT = (old_log_probs_BT - rollout_log_probs_BT).detach().masked_fill(~kept_BT, 0.0)
+    weights_BT = terms.ratio(at_level(delta_BT, kept_BT, config.level), delta_BT.new_zeros(()))
+    dropped_BT = kept_BT.new_zeros(kept_BT.shape)
+    if config.mode is CorrectionMode.TRUNCATE:
+        weights_BT = weights_BT.clamp(max=config.upper)
+    else:
+        dropped_BT = (weights_BT > config.upper) | (weights_BT < (config.lower or 0.0))
+    if config.reject is not None:
+        dropped_BT = dropped_BT | rejected(delta_BT, kept_BT, config.reject)
+    dropped_BT = dropped_BT & kept_BT
+    return weights_BT.masked_fill(dropped_BT | ~kept_BT, 0.0), dropped_BT
+
+
+def rejected(delta_BT: Tensor, kept_BT: Tensor, config: RejectionConfig) -> Tensor:
+    """True where the estimate of KL(rollout, trainer) is out of bounds, [B, T]."""
+    # The samples are the rollout engine's, so its log-probabilities stand where a KL term has the policy's.
+    estimate_BT = terms.kl_penalty(-delta_BT, delta_BT.new_zeros(()), config.kind)
+    estimate_BT = at_level(estimate_BT, kept_BT, config.level)
+    too_low = estimate_BT < config.lower if config.lower is not None else kept_BT.new_zeros(kept_BT.shape)
+    return (estimate_BT > config.upper) | too_low
+
+
+def at_level(values_BT: Tensor, kept_BT: Tensor, level: CorrectionLevel) -> Tensor:
+    """The values themselves, or the sum or mean over each row's actions, spread over the row, [B, T]."""
+    if level is CorrectionLevel.TOKEN:
+        return values_BT
+    totals_B1 = values_BT.masked_fill(~kept_BT, 0.0).sum(1, keepdim=True)
+    if level is CorrectionLevel.GEOMETRIC:
+        totals_B1 = totals_B1 / kept_BT.sum(1, keepdim=True).clamp(min=1)
+    return totals_B1.expand(values_BT.shape)

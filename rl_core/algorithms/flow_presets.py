@@ -1,0 +1,87 @@
+"""The vetted presets for denoising steps. An action is one stochastic step; its log-probability is the kernel's.
+
+The `sde` block stands here because what samples and what scores must be the same kernel. Reference log-probabilities
+are never needed: the KL between two Gaussian steps is exact (`rl_core.sde.gaussian_kl`).
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from rl_core.algorithms.base import algorithms
+from rl_core.algorithms.policy_gradient import PolicyGradient
+from rl_core.sde.config import SdeConfig
+
+ADVANTAGE: dict[str, Any] = {"name": "grpo", "std_scope": "batch", "clamp": 5.0}
+CLIP: dict[str, Any] = {"name": "ppo_clip", "clip_low": 1e-4, "clip_high": 1e-4}
+
+
+class FlowPolicyGradient(PolicyGradient):
+    """A policy gradient whose actions are denoising steps."""
+
+    class Config(PolicyGradient.Config):
+        """The blocks for tokens, and the kernel."""
+
+        sde: SdeConfig = Field(default_factory=SdeConfig)
+        """Which kernel samples and scores, and on which steps."""
+
+    config: Config
+
+
+@algorithms.register("flow_grpo")
+class FlowGrpo(FlowPolicyGradient):
+    """Flow-GRPO (arXiv 2505.05470): GRPO on the steps of an SDE with the marginals of the flow."""
+
+    class Config(FlowPolicyGradient.Config):
+        """The authors' setting for GenEval and OCR; for PickScore `kl.coef: 0.01`."""
+
+        preset: ClassVar = {
+            "advantage": ADVANTAGE,
+            "loss": CLIP,
+            "kl": {"coef": 0.04, "kind": "exact"},
+            "sde": {"kernel": "flow", "eta": 0.7},
+        }
+
+
+@algorithms.register("mix_grpo")
+class MixGrpo(FlowPolicyGradient):
+    """MixGRPO (arXiv 2507.21802): a sliding window of stochastic steps, all others deterministic and untrained."""
+
+    class Config(FlowPolicyGradient.Config):
+        """A window of 4 steps that moves on by 1 every 25 iterations."""
+
+        preset: ClassVar = {
+            "advantage": ADVANTAGE,
+            "loss": CLIP,
+            "sde": {"kernel": "flow", "eta": 0.7, "steps": {"kind": "window", "size": 4, "stride": 1, "every": 25}},
+        }
+
+
+@algorithms.register("dance_grpo")
+class DanceGrpo(FlowPolicyGradient):
+    """DanceGRPO (arXiv 2505.07818): the same loss on an SDE of constant noise."""
+
+    class Config(FlowPolicyGradient.Config):
+        """Noise 0.3; advantages over the group's own deviation; no KL."""
+
+        preset: ClassVar = {
+            "advantage": {"name": "grpo", "clamp": 5.0},
+            "loss": CLIP,
+            "sde": {"kernel": "dance", "eta": 0.3},
+        }
+
+
+@algorithms.register("flow_dppo")
+class FlowDppo(FlowPolicyGradient):
+    """Flow-DPPO: the unclipped surrogate inside an exact KL trust region."""
+
+    class Config(FlowPolicyGradient.Config):
+        """As Flow-GRPO, with the trust region in place of the clip."""
+
+        preset: ClassVar = {
+            "advantage": ADVANTAGE,
+            "loss": {"name": "flow_dppo"},
+            "sde": {"kernel": "flow", "eta": 0.7},
+        }

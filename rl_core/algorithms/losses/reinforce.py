@@ -1,0 +1,25 @@
+"""REINFORCE (Williams 1992): -A log pi. The gradient is right on the policy's own fresh rows only: one update each.
+
+`gpg` is the same loss under the name of GPG (arXiv 2504.02546), whose work is in its advantage.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from rl_core.algorithms.losses.base import Actions, PolicyLoss, policy_losses
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@policy_losses.register("gpg")
+@policy_losses.register("reinforce")
+class ReinforceLoss(PolicyLoss):
+    """The plain policy gradient."""
+
+    supports_multi_update: ClassVar[bool] = False
+
+    def per_action(self, actions: Actions) -> tuple[Tensor, dict[str, Tensor]]:
+        """[B, T]."""
+        return -actions.advantages_BT * actions.log_probs_BT, {}
