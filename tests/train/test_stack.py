@@ -19,6 +19,7 @@ from rl_core.train.result import TrainStepResult, UpdateResult
 from rl_core.train.stack import TrainStack, check_multi_update
 from tests.train.jobs import (
     LORA,
+    WITH_KL,
     Setup,
     batch,
     largest_difference,
@@ -103,7 +104,7 @@ def frozen(rank_info: RankInfo, setup: Setup) -> TrainStepResult:
 @each_pass
 @pytest.mark.parametrize("stack", [{}, {"num_updates_per_batch": 2, "num_mini_batches": 2}], ids=["one", "four"])
 def test_filler_rows_change_nothing(ranks: Ranks, tiny_model_dir: Path, passes: str, stack: dict[str, Any]) -> None:
-    setup = Setup(str(tiny_model_dir), stack={**stack, **PASSES[passes]}, algorithm={"name": "grpo", "kl_coef": 0.1})
+    setup = Setup(str(tiny_model_dir), stack={**stack, **PASSES[passes]}, algorithm=WITH_KL)
     without = ranks.run(1, filled, setup, 0)[0]
     with_fillers = ranks.run(1, filled, setup, 3)[0]
     assert same_bits(without[0], with_fillers[0])
@@ -201,7 +202,7 @@ def broken(rank_info: RankInfo, setup: Setup) -> Any:
 def test_the_reference_stays_where_training_began(
     ranks: Ranks, tiny_model_dir: Path, lora: Any, fsdp: dict[str, Any]
 ) -> None:
-    setup = Setup(str(tiny_model_dir), fsdp=fsdp, lora=lora, algorithm={"name": "grpo", "kl_coef": 0.1})
+    setup = Setup(str(tiny_model_dir), fsdp=fsdp, lora=lora, algorithm=WITH_KL)
     said = ranks.run(2, referenced, setup)[0]
     assert torch.equal(said["start"], said["reference"])
     assert (said["live"] - said["start"]).abs().max() > 1e-3
