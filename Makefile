@@ -2,12 +2,13 @@
 
 PYTHON ?= python3
 RECIPE ?= text
+IMAGES ?= 20000
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test check format clean bench-data-proto bench-validate
+.PHONY: help install train test check format clean bench-data-proto bench-validate bench-prep
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,3 +52,6 @@ clean: ## remove .venv and every cache (runs and models in .rl-train stay)
 ROWS ?= 1000000
 bench-validate: $(STAMP) ## time validation beside a plain loop: ROWS=1000000
 	$(BIN)/python -m benchmarks.validate --rows $(ROWS)
+
+bench-prep: $(STAMP) ## time preparation of an archive of small images beside unzip: IMAGES=20000
+	$(BIN)/python -m benchmarks.prep --images $(IMAGES)

@@ -151,3 +151,26 @@ def test_the_flow_prepares_registers_and_shows_what_it_did(prefect_harness: None
     assert {run_hash for _, run_hash in outcomes} == {found.run_hash}
     keys = {artifact["key"] for artifact in httpx.post(f"{url}/artifacts/filter", json={}).json()}
     assert {"prepared-text", "prepare-text"} <= keys
+
+
+def test_the_documented_commands_run_as_written(tmp_path: Path) -> None:
+    section = (ROOT / "docs" / "data.md").read_text().partition("## Preparation")[2]
+    commands = [line for line in section.partition("```bash\n")[2].partition("```")[0].splitlines() if line]
+    assert len(commands) == 6
+    environment = {**os.environ, "RL_TRAIN_HOME": str(tmp_path / "home"), "PYTHONPATH": str(ROOT)}
+    for command in commands:
+        program, *arguments = command.split()
+        assert program == "rl-train"
+        # Registration is tested above; here it would only cost time.
+        options = ["--no-register"] if arguments[0] == "prep" else []
+        done = subprocess.run(
+            [sys.executable, "-m", "flows.cli", *arguments, *options],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1].startswith("hit: cached: nothing changed since ")
+    assert {path.name for path in (tmp_path / "prepared").iterdir()} >= {"vision", "mpo", "text", "diffusion"}
