@@ -7,13 +7,12 @@ from typing import Any, Generic, Protocol, TypeVar
 from rl_core.errors import DataError
 
 T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
 
 
-class DataSource(Protocol[T_co]):
+class DataSource(Protocol[T]):
     """What a trainer draws its prompts from."""
 
-    def next_batch(self) -> list[T_co]:
+    def next_batch(self) -> list[T]:
         """The next batch; there always is one."""
         ...
 
