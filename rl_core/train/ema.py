@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
@@ -41,6 +42,16 @@ class EmaShadow:
     def state(self) -> dict[str, Any]:
         """The averages themselves, to be written from or read into."""
         return {name: shadow.detach() for name, shadow in self.shadow.items()}
+
+    def full(self) -> dict[str, Tensor]:
+        """The averages, whole on the CPU of rank 0 (empty elsewhere), by the name of what they follow. Collective."""
+        full = {}
+        for name, shadow in self.shadow.items():
+            value = shadow.detach()
+            value = value.full_tensor() if isinstance(value, DTensor) else value
+            if dist.get_rank() == 0:
+                full[name] = value.cpu()
+        return full
 
     @property
     def applied(self) -> bool:

@@ -142,7 +142,7 @@ class FSDPBackend:
             with self.gathered() as policy:
                 yield policy
         elif self.mirror is not None:
-            with self._gathered(self.mirror) as policy:
+            with sharding.gathered(self.mirror, self.fsdp_cfg) as policy:
                 yield policy
         else:
             with self.gathered() as policy, adapter_in_use(policy, AVERAGED):
@@ -155,28 +155,8 @@ class FSDPBackend:
         No collective runs inside but those of tensor parallelism: ranks that share weight matrices must decode the same
         rows with the same random numbers, all others may decode different numbers of tokens.
         """
-        with self._gathered(self.policy) as policy:
+        with sharding.gathered(self.policy, self.fsdp_cfg) as policy:
             yield policy
-
-    @contextmanager
-    def _gathered(self, policy: Any) -> Iterator[Any]:
-        units, resharded = sharding.units(policy), sharding.reshards_after_forward(self.fsdp_cfg)
-        for unit in units:
-            unit.set_reshard_after_forward(False, recurse=False)
-            unit.unshard()
-        was_training = policy.training
-        policy.eval()
-        try:
-            with ExitStack() as stack:
-                stack.enter_context(torch.no_grad())
-                if self.fsdp_cfg.torch_compile:
-                    stack.enter_context(torch.compiler.set_stance("force_eager"))
-                yield policy
-        finally:
-            policy.train(was_training)
-            for unit in units:
-                unit.set_reshard_after_forward(resharded, recurse=False)
-                unit.reshard()
 
     @contextmanager
     def reference_policy(self) -> Iterator[nn.Module]:
@@ -291,7 +271,7 @@ class FSDPBackend:
         from rl_core.models.export import export_policy
 
         averaged = self.ema is not None and self.ema.config.evaluate
-        state = self._full_average() if averaged else self.full_state()
+        state = self._require_ema().full() if averaged else self.full_state()
         if self.rank_info.rank == 0:
             export_policy(self.bundle, state, self.lora_cfg, Path(folder))
 
@@ -305,16 +285,6 @@ class FSDPBackend:
         # What lies whole on this CPU already is handed out as itself, and would change with the next step.
         own = {local_part(value).data_ptr() for value in self.trainable.values()}
         return {name: value.clone() if value.data_ptr() in own else value for name, value in state.items()}
-
-    def _full_average(self) -> dict[str, Tensor]:
-        """The moving average, unsharded on the CPU of rank 0, under the names of what it follows."""
-        full = {}
-        for name, shadow in self._require_ema().shadow.items():
-            value: Any = shadow.detach()
-            value = value.full_tensor() if hasattr(value, "full_tensor") else value
-            if self.rank_info.rank == 0:
-                full[name] = value.cpu()
-        return full
 
     def offload(self) -> None:
         """Move parameters and optimiser state to the CPU, leaving the device to others."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -61,6 +62,28 @@ def shard(policy: nn.Module, blocks: list[nn.Module], config: FSDPConfig, mesh: 
     _prefetch(blocks, config.forward_prefetch)
     for unit in units(policy):
         unit._get_fsdp_state()._lazy_init()
+
+
+@contextmanager
+def gathered(policy: Any, config: FSDPConfig) -> Iterator[Any]:
+    """A wrapped policy with all its parameters gathered, in evaluation mode, without gradients and uncompiled."""
+    wrapped, resharded = units(policy), reshards_after_forward(config)
+    for unit in wrapped:
+        unit.set_reshard_after_forward(False, recurse=False)
+        unit.unshard()
+    was_training = policy.training
+    policy.eval()
+    try:
+        with ExitStack() as stack:
+            stack.enter_context(torch.no_grad())
+            if config.torch_compile:
+                stack.enter_context(torch.compiler.set_stance("force_eager"))
+            yield policy
+    finally:
+        policy.train(was_training)
+        for unit in wrapped:
+            unit.set_reshard_after_forward(resharded, recurse=False)
+            unit.reshard()
 
 
 def units(policy: nn.Module) -> list[Any]:

@@ -33,7 +33,12 @@ class Widest(TorchDispatchMode):
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_no_more_vocabulary_rows_than_a_chunk_exist_or_wait_for_the_backward_pass(packed: bool) -> None:
-    shape = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    shape: dict[str, Any] = {
+        "hidden_size": 16,
+        "intermediate_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+    }
     policy = CausalLMPolicy(LlamaForCausalLM(LlamaConfig(vocab_size=VOCABULARY, **shape)))
     policy.enable_packing()
     ids = torch.randint(0, VOCABULARY, (NUM_ROWS, 2 + NUM_RESPONSE))
