@@ -27,7 +27,7 @@ from schemas.recipe import (
 )
 
 LORA = LoraConfig(rank=4, alpha=8)
-WITH_KL = {"name": "grpo", "kl_coef": 0.1}
+WITH_KL = {"name": "grpo", "kl": {"coef": 0.1}}
 """An algorithm that needs a reference."""
 NUM_PROMPT, NUM_RESPONSE = 6, 5
 
