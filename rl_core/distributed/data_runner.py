@@ -7,6 +7,7 @@ report is the one that a single machine makes.
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from pydantic import TypeAdapter
 from rl_core.data.checking import Checked, CheckSettings, Part, check_part
 from rl_core.data.overlap import HeldOut
 from rl_core.data.validate import Runner
+from rl_core.errors import DataError
 from schemas.receipts import Rejection
 
 _REJECTIONS = TypeAdapter(list[Rejection])
@@ -43,12 +45,18 @@ def _run(parts: Sequence[Part], settings: CheckSettings, held_out: HeldOut) -> I
     import ray
     import ray.data
 
+    with warnings.catch_warnings():
+        # Ray 2.60 sets its own deprecated options when it makes the first context.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        ray.data.DataContext.get_current()
     check = _CheckPart(list(parts), settings, ray.put(held_out))
     dataset = ray.data.range(len(parts), override_num_blocks=len(parts))
     # Blocks would otherwise come back as they are finished.
     dataset.context.execution_options.preserve_order = True
     dataset.context.enable_progress_bars = False
     for found in dataset.flat_map(check).iter_rows():
+        if found["error"]:
+            raise DataError(found["error"])
         rejections = _REJECTIONS.validate_json(found["rejections"])
         yield parts[found["part"]], Checked(found["num_rows"], found["num_rejected"], rejections)
 
@@ -66,12 +74,20 @@ class _CheckPart:
 
         index = int(row["id"])
         held_out: Any = ray.get(self.held_out)
-        return [
-            {
-                "part": index,
-                "num_rows": checked.num_rows,
-                "num_rejected": checked.num_rejected,
-                "rejections": _REJECTIONS.dump_json(checked.rejections),
-            }
-            for checked in check_part(self.parts[index], self.settings, held_out, num_threads=1)
-        ]
+        found = []
+        try:
+            for checked in check_part(self.parts[index], self.settings, held_out, num_threads=1):
+                found.append(_packed(index, checked))
+        except DataError as error:  # what the user can put right; all else is Ray's to report
+            found.append(_packed(index, Checked(0, 0, []), str(error)))
+        return found
+
+
+def _packed(index: int, checked: Checked, error: str = "") -> dict[str, Any]:
+    return {
+        "part": index,
+        "num_rows": checked.num_rows,
+        "num_rejected": checked.num_rejected,
+        "rejections": _REJECTIONS.dump_json(checked.rejections),
+        "error": error,
+    }
