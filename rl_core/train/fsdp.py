@@ -23,6 +23,7 @@ from rl_core.train.ema import EmaShadow, local_part
 from rl_core.train.gradients import clip_gradients
 from rl_core.train.lora import AVERAGED, adapter_in_use, inject_lora, is_averaged, trained_name
 from rl_core.train.meshes import Meshes
+from rl_core.train.offload import Parked
 from rl_core.train.optimizer import make_optimizer, make_scheduler
 from rl_core.train.sequence_parallel import SequenceParallel, check_sequence_parallel
 from rl_core.train.tensor_parallel import apply_tensor_parallel
@@ -61,12 +62,16 @@ class FSDPBackend:
         self.policy = bundle.policy
         self.meshes = Meshes(rank_info)
         self.mirror: Any = None
+        self._parked: Parked | None = None
         self._inject(seed)
         self._shard(self.policy)
         self.reference = self._frozen_copy() if with_reference and lora_cfg is None else None
         self.trainable = {name: value for name, value in self.policy.named_parameters() if value.requires_grad}
         self._unsharded = [value for value in sharding.unsharded_parameters(self.policy) if value.requires_grad]
         self.ema = self._make_ema()
+        for model in self._models:
+            # Before FSDP's own hook, which would read the parameters.
+            model.register_forward_pre_hook(lambda *_: self._check_onloaded("a forward pass"), prepend=True)
         self.optimizer = make_optimizer(self.trainable.values(), optimizer_cfg)
         self.scheduler = make_scheduler(self.optimizer, scheduler_cfg, total_steps)
         self.num_skipped_steps = 0
@@ -138,6 +143,7 @@ class FSDPBackend:
     @contextmanager
     def rollout_policy(self) -> Iterator[Any]:
         """`gathered`, with the weights that sampling uses: the policy's, or those of its moving average."""
+        self._check_onloaded("sampling")
         if not self.rolls_out_average:
             with self.gathered() as policy:
                 yield policy
@@ -155,6 +161,7 @@ class FSDPBackend:
         No collective runs inside but those of tensor parallelism: ranks that share weight matrices must decode the same
         rows with the same random numbers, all others may decode different numbers of tokens.
         """
+        self._check_onloaded("sampling")
         with sharding.gathered(self.policy, self.fsdp_cfg) as policy:
             yield policy
 
@@ -190,6 +197,7 @@ class FSDPBackend:
 
         Returns: `grad_norm` before clipping, the `lr` of this step, and `skipped` (0 or 1).
         """
+        self._check_onloaded("optimizer_step")
         for parameter in self._unsharded:
             if parameter.grad is not None:
                 gradient = local_part(parameter.grad).div_(self.meshes.shard.size())
@@ -234,6 +242,7 @@ class FSDPBackend:
         self._require_ema().restore()
 
     def _require_ema(self) -> EmaShadow:
+        self._check_onloaded("the moving average")
         if self.ema is None:
             raise RLTrainError("there is no moving average: give the backend an EmaLoraConfig or an EmaFullConfig")
         return self.ema
@@ -247,8 +256,9 @@ class FSDPBackend:
     def save(self, folder: str) -> None:
         """Write model, optimiser, scheduler, average and this rank's random state into `folder`.
 
-        Raises: StorageError when the disk refuses, RLTrainError while the average stands in for the weights.
+        Raises: StorageError when the disk refuses; RLTrainError while offloaded, or while the average stands in.
         """
+        self._check_onloaded("save")
         if self.ema is not None:
             self.ema.check_not_applied("save")
         checkpoint.save(self, Path(folder))
@@ -256,8 +266,9 @@ class FSDPBackend:
     def load(self, folder: str) -> None:
         """Restore what `save` wrote, on this or another number of ranks.
 
-        Raises: StorageError, RLTrainError while the average stands in for the weights.
+        Raises: StorageError, RLTrainError while offloaded, or while the average stands in for the weights.
         """
+        self._check_onloaded("load")
         self._reshard()
         if self.ema is not None:
             self.ema.check_not_applied("load")
@@ -279,6 +290,7 @@ class FSDPBackend:
         """A copy of the trainable parameters, unsharded on the CPU of rank 0 (empty elsewhere)."""
         from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
+        self._check_onloaded("full_state")
         options = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_params=True)
         # torch types the values of a state dict as anything; those of a model's are tensors.
         state = cast("dict[str, Tensor]", get_model_state_dict(self.policy, options=options))
@@ -286,23 +298,30 @@ class FSDPBackend:
         own = {local_part(value).data_ptr() for value in self.trainable.values()}
         return {name: value.clone() if value.data_ptr() in own else value for name, value in state.items()}
 
-    def offload(self) -> None:
-        """Move parameters and optimiser state to the CPU, leaving the device to others."""
-        self._move("cpu")
+    def offload(self) -> int:
+        """Give back the memory of parameters, gradients, average and optimiser state, until `onload`.
+
+        From an accelerator they go to main memory, on the CPU to a file. Raises: StorageError when the disk refuses.
+        Returns: bytes given back; 0 when that was done before.
+        """
+        if self._parked is not None:
+            return 0
+        self._reshard()
+        parameters = [parameter for model in self._models for parameter in model.parameters()]
+        tensors: list[Any] = [*parameters, *(one.grad for one in parameters if one.grad is not None)]
+        tensors += [] if self.ema is None else self.ema.shadow.values()
+        tensors += [value for state in self.optimizer.state.values() for value in state.values()]
+        parts = [local_part(tensor) for tensor in tensors if isinstance(tensor, Tensor) and tensor.dim() > 0]
+        self._parked = Parked(parts, self.device)
+        return self._parked.num_bytes
 
     def onload(self) -> None:
-        """Bring parameters and optimiser state back to the device."""
-        self._move("cpu" if self.fsdp_cfg.cpu_offload else self.device)
+        """Bring back what `offload` gave away, bit for bit."""
+        if self._parked is not None:
+            self._parked.restore()
+            self._parked = None
 
-    def _move(self, device: str | torch.device) -> None:
-        self._reshard()
-        for model in self._models:
-            model.to(device)
-        if self.ema is not None and isinstance(self.ema_cfg, EmaFullConfig) and self.mirror is None:
-            self.ema.shadow = {name: shadow.to(device) for name, shadow in self.ema.shadow.items()}
-        for state in self.optimizer.state.values():
-            for key, value in state.items():
-                if isinstance(value, Tensor) and value.dim() > 0:
-                    state[key] = value.to(device)
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
+    def _check_onloaded(self, what: str) -> None:
+        # An empty storage under a full shape is memory that is not there: torch would read it all the same.
+        if self._parked is not None:
+            raise RLTrainError(f"{what}: the model is offloaded; call onload() first")
