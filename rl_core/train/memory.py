@@ -2,8 +2,13 @@
 
 from typing import Any
 
-from schemas.recipe import DType, FSDPMode, Recipe
+from rl_core.algorithms import algorithms
+from schemas.recipe import DType, EmaFullConfig, FSDPConfig, FSDPMode, Recipe
 
+WIDTHS = {DType.BFLOAT16: 2, DType.FLOAT32: 4}
+"""Bytes of a number."""
+CHUNK_TOKENS = 1024
+"""Positions whose vocabulary row exists at once."""
 LORA_LINEARS = 7
 """Linear layers of a block that get an adapter: four of attention, three of the gated MLP."""
 
@@ -21,27 +26,102 @@ def num_parameters(shape: dict[str, Any]) -> int:
 
 
 def estimate_memory(recipe: Recipe, shape: dict[str, Any]) -> dict[str, float]:
-    """Bytes of one worker, by purpose. Activations assume the longest allowed rows."""
-    ranks, total = recipe.placement.num_devices, num_parameters(shape)
+    """Bytes of one worker's device, by purpose. Activations assume passes of the longest allowed rows."""
+    weights = _weights(recipe, shape)
+    if recipe.fsdp.cpu_offload and recipe.placement.device == "cuda":
+        weights = {purpose: 0.0 for purpose in weights}
+    parts = weights | _gathered(recipe, shape) | _activations(recipe, shape)
+    return {purpose: size for purpose, size in parts.items() if size or purpose in weights}
+
+
+def _weights(recipe: Recipe, shape: dict[str, Any]) -> dict[str, float]:
+    """What is sharded over the ranks and stays between steps."""
+    total, trained = num_parameters(shape), _num_trained(recipe, shape)
+    adapters = trained if recipe.lora else 0
+    master, computed = WIDTHS[recipe.fsdp.master_dtype], WIDTHS[recipe.fsdp.param_dtype]
+    held = _share(recipe, shape)
+    parts = {
+        "master weights": (total * held + adapters / recipe.placement.num_devices) * master,
+        # A gradient and two moments for every trained weight.
+        "gradients and AdamW": trained * _share(recipe, shape, trained=True) * 3 * master,
+    }
+    if recipe.lora is None and _needs_reference(recipe):
+        parts["reference"] = total * held * computed
+    if recipe.ema is not None:
+        mirrored = isinstance(recipe.ema, EmaFullConfig) and recipe.ema.mirror
+        # The weights step aside while the average is evaluated.
+        kept = trained * _share(recipe, shape, trained=True) * master if recipe.ema.evaluate else 0
+        averaged = total * held if mirrored else trained * _share(recipe, shape, trained=True)
+        parts["moving average"] = averaged * 4 + kept
+    return parts
+
+
+def _gathered(recipe: Recipe, shape: dict[str, Any]) -> dict[str, float]:
+    """Weights and gradients that are whole on a rank for a while."""
+    config, layers = recipe.fsdp, shape["num_hidden_layers"]
+    width, tp_size = WIDTHS[config.param_dtype], recipe.placement.tp_size
+    whole = num_parameters(shape) * width / tp_size
+    # FSDP2 gathers the next block while one runs.
+    in_flight = min(layers, 2 + config.forward_prefetch) if _reshards(config) else layers
+    root = _num_root_parameters(shape) * width / tp_size
+    parts = {
+        "gathered weights (rollout)": whole,
+        "gathered weights (training)": (whole - root) * in_flight / layers + root,
+    }
+    if config.defer_grad_sync:
+        parts["gradients before they are reduced"] = _num_trained(recipe, shape) * WIDTHS[config.reduce_dtype] / tp_size
+    return parts
+
+
+def _activations(recipe: Recipe, shape: dict[str, Any]) -> dict[str, float]:
+    """What a pass of training and a batch of decoding leave behind."""
+    placement, rollout = recipe.placement, recipe.rollout
     hidden, layers = shape["hidden_size"], shape["num_hidden_layers"]
-    width = 2 if recipe.fsdp.param_dtype is DType.BFLOAT16 else 4
-    trained = LORA_LINEARS * layers * 2 * hidden * recipe.lora.rank if recipe.lora else total
-    length = recipe.data.max_prompt_length + recipe.rollout.max_new_tokens
-    rows = recipe.placement.micro_batch_size
+    width = WIDTHS[recipe.fsdp.param_dtype]
+    length = recipe.data.max_prompt_length + rollout.max_new_tokens
+    tokens = placement.max_tokens_per_micro_batch or placement.micro_batch_size * length
+    scored = min(tokens, placement.micro_batch_size * rollout.max_new_tokens)
+    if placement.max_tokens_per_micro_batch:
+        scored = tokens * rollout.max_new_tokens / length
     kept_blocks = 1 if recipe.fsdp.activation_checkpointing else layers
     kv_heads = shape.get("num_key_value_heads") or shape["num_attention_heads"]
     head_dim = shape.get("head_dim") or hidden // shape["num_attention_heads"]
-    decoded = min(
-        recipe.rollout.max_batch_size, recipe.training.prompts_per_step * recipe.rollout.samples_per_prompt // ranks
-    )
-    gathered = total * width if recipe.fsdp.fsdp_mode is FSDPMode.GRAD_OP else total * width / layers
+    rows = recipe.training.prompts_per_step * rollout.samples_per_prompt * placement.tp_size // placement.num_devices
+    decoded = min(rollout.max_batch_size, rows)
     return {
-        "master weights": total * 4 / ranks,
-        "gathered weights (rollout)": total * width,
-        "gathered weights (training)": gathered,
-        "gradients and AdamW": trained * 12 / ranks,
-        # About 20 hidden-sized tensors stay alive per block for the backward pass.
-        "activations": rows * length * hidden * width * 20 * kept_blocks,
-        "logits": min(rows * recipe.rollout.max_new_tokens, 1024) * shape["vocab_size"] * 4 * 3,
-        "KV cache": decoded * length * 2 * layers * kv_heads * head_dim * width,
+        # About 20 hidden-sized tensors stay alive per block for the backward pass; of the other blocks, their input.
+        "activations": tokens * hidden * width * (20 * kept_blocks + layers - kept_blocks) / placement.sp_size,
+        "logits": min(scored / placement.sp_size, CHUNK_TOKENS) * shape["vocab_size"] * 4 * 3,
+        "KV cache": decoded * length * 2 * layers * kv_heads * head_dim * width / placement.tp_size,
     }
+
+
+def _num_trained(recipe: Recipe, shape: dict[str, Any]) -> int:
+    if recipe.lora is None:
+        return num_parameters(shape)
+    return LORA_LINEARS * shape["num_hidden_layers"] * 2 * shape["hidden_size"] * recipe.lora.rank
+
+
+def _num_root_parameters(shape: dict[str, Any]) -> int:
+    """Parameters outside the blocks."""
+    return num_parameters({**shape, "num_hidden_layers": 0})
+
+
+def _share(recipe: Recipe, shape: dict[str, Any], *, trained: bool = False) -> float:
+    """The share of the weights (or of the trained ones) that lies on one rank; adapters all lie in blocks."""
+    ranks = recipe.placement.num_devices
+    if recipe.fsdp.root_wrap or (trained and recipe.lora is not None):
+        return 1 / ranks
+    outside = _num_root_parameters(shape) / num_parameters(shape)
+    return (1 - outside) / ranks + outside / recipe.placement.tp_size
+
+
+def _reshards(config: FSDPConfig) -> bool:
+    if config.reshard_after_forward is not None:
+        return config.reshard_after_forward
+    return config.fsdp_mode is FSDPMode.FULL
+
+
+def _needs_reference(recipe: Recipe) -> bool:
+    algorithm_cls, config = algorithms.resolve(recipe.algorithm, "algorithm")
+    return algorithm_cls(config).needs_reference
