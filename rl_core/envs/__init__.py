@@ -1,17 +1,22 @@
 """Environments: small classes that turn a model's reply into a reward (the SkyRL contract)."""
 
-from rl_core.envs.base import BaseTextEnv, BaseTextEnvStepOutput, Message, ground_truth_kind
+from rl_core.envs.base import BaseTextEnv, BaseTextEnvStepOutput, ConversationType, Message
 from rl_core.envs.registration import EnvSpec, accepted_ground_truths, environments, make, register, registered
+from rl_core.envs.tools.core import ToolGroup, tool
+from schemas.ground_truth import ground_truth_kind
 
 __all__ = [
     "BaseTextEnv",
     "BaseTextEnvStepOutput",
+    "ConversationType",
     "EnvSpec",
     "Message",
+    "ToolGroup",
     "accepted_ground_truths",
     "environments",
     "ground_truth_kind",
     "make",
     "register",
     "registered",
+    "tool",
 ]

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias, TypedDict
 
 from pydantic import Field, ValidationError
 
+from rl_core.envs.tools.core import ToolGroup
 from rl_core.errors import EnvError
 from rl_core.registry import PluginConfig, describe_validation_error
+from schemas.ground_truth import ground_truth_kind
 
 Message: TypeAlias = dict[str, Any]
 """A chat message, `{"role": ..., "content": ...}`."""
+ConversationType: TypeAlias = list[Message]
+"""Messages in order."""
 
 
 class BaseTextEnvStepOutput(TypedDict):
@@ -31,18 +36,6 @@ class BaseTextEnvStepOutput(TypedDict):
 def plain(value: Any) -> Any:
     """`value` with numpy arrays and scalars (as parquet readers give them) as plain lists and numbers."""
     return value.tolist() if hasattr(value, "tolist") else value
-
-
-def ground_truth_kind(value: Any) -> str | None:
-    """Which kind of ground truth `value` is: string, number, list, test_cases, or None for none of them."""
-    value = plain(value)
-    if isinstance(value, str):
-        return "string"
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return "number" if math.isfinite(value) else None
-    if isinstance(value, list | tuple) and value:
-        return "test_cases" if all(isinstance(item, Mapping) for item in value) else "list"
-    return None
 
 
 class BaseTextEnv:
@@ -72,6 +65,8 @@ class BaseTextEnv:
         self.extras: dict[str, Any] = dict(extras or {})
         self.max_turns = self._max_turns()
         self.turns = 0
+        self.tool_groups: list[ToolGroup] = []
+        self.tool_to_toolgroup: dict[str, str] = {}
 
     def init(self, prompt: list[Message]) -> tuple[list[Message], dict[str, Any]]:
         """The prompt the model sees first, and information about the row. Called once, before `step`."""
@@ -82,7 +77,23 @@ class BaseTextEnv:
         raise NotImplementedError(f"{type(self).__name__}.step")
 
     def close(self) -> None:
-        """Release what the environment holds. Called once, also after an error."""
+        """Release what the environment and its tools hold. Called once, also after an error."""
+        for group in self.tool_groups:
+            group.close()
+
+    def init_tool_groups(self, tool_groups: Iterable[ToolGroup]) -> None:
+        """Give the environment its tools."""
+        self.tool_groups = list(tool_groups)
+        self.tool_to_toolgroup = {}
+        for group in self.tool_groups:
+            self.tool_to_toolgroup.update(group.get_tool_to_group_mapping())
+
+    def _execute_tool(self, tool_group_name: str, tool_name: str, tool_input: Any) -> Any:
+        """What a tool answers. Args: tool_input: its positional arguments. Raises: EnvError when it is unknown."""
+        for group in self.tool_groups:
+            if group.get_name() == tool_group_name:
+                return group.execute_tool(tool_name, *tool_input)
+        raise EnvError(f"{self.where}: there is no tool group {tool_group_name!r}")
 
     def get_metrics(self) -> dict[str, float]:
         """Numbers about this conversation, read after the last turn."""
@@ -101,14 +112,36 @@ class BaseTextEnv:
         return dict(self.extras.get("extra_info") or {})
 
     @property
+    def reward_spec(self) -> Mapping[str, Any]:
+        """The row's `reward_spec`, or its `reward_model` (the DAPO and verl name for it); empty when it has neither."""
+        found = self.extras.get("reward_spec")
+        return (self.extras.get("reward_model") if found is None else found) or {}
+
+    @property
     def ground_truth(self) -> Any:
-        """The row's `reward_spec.ground_truth`. Raises: EnvError when missing or of a kind not taken here."""
-        value = plain((self.extras.get("reward_spec") or {}).get("ground_truth"))
-        kind = ground_truth_kind(value)
-        if kind not in self.ground_truth_kinds:
+        """The row's ground truth, `{"target": ...}` and test cases written as JSON undone.
+
+        Raises: EnvError when it is missing or of a kind not taken here.
+        """
+        value = plain(self.reward_spec.get("ground_truth"))
+        if isinstance(value, Mapping) and set(value) == {"target"}:
+            value = plain(value["target"])
+        if isinstance(value, str) and self.ground_truth_kinds == {"test_cases"}:
+            value = _from_json(value)
+        if ground_truth_kind(value) not in self.ground_truth_kinds:
             allowed = ", ".join(sorted(self.ground_truth_kinds))
-            raise EnvError(f"{self.where}: reward_spec.ground_truth must be one of ({allowed}), got {value!r}")
+            raise EnvError(f"{self.where}: reward_spec.ground_truth must be one of ({allowed}), got {value!r:.200}")
         return value
+
+    def row_value(self, *names: str) -> Any:
+        """The first of these columns that the row has, beside or inside `extra_info`; None when it has none."""
+        for place in (self.extras, self.extra_info):
+            for name in names:
+                value = plain(place.get(name))
+                # A column that only some rows fill reads back as None or NaN in the others.
+                if value is not None and not (isinstance(value, float) and math.isnan(value)):
+                    return value
+        return None
 
     @property
     def where(self) -> str:
@@ -126,12 +159,16 @@ class BaseTextEnv:
             raise EnvError(describe_validation_error(error, "env_config", config_cls)) from error
 
     def _max_turns(self) -> int:
-        for value in (self.extras.get("max_turns"), self.extra_info.get("max_turns")):
-            value = plain(value)
-            # A column that only some rows fill reads back as None or NaN in the others.
-            if value is None or (isinstance(value, float) and math.isnan(value)):
-                continue
-            if isinstance(value, bool) or not isinstance(value, int | float) or value < 1 or value != int(value):
-                raise EnvError(f"{self.where}: max_turns must be a whole number of at least 1, got {value!r}")
-            return int(value)
-        return self.config.max_turns
+        value = self.row_value("max_turns")
+        if value is None:
+            return self.config.max_turns
+        if isinstance(value, bool) or not isinstance(value, int | float) or value < 1 or value != int(value):
+            raise EnvError(f"{self.where}: max_turns must be a whole number of at least 1, got {value!r}")
+        return int(value)
+
+
+def _from_json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text

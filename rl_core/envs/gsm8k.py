@@ -49,24 +49,32 @@ def read_truth(value: Any) -> Decimal:
     return number
 
 
+def read_truths(env: BaseTextEnv) -> list[Decimal]:
+    """The accepted answers of an environment's row. Raises: EnvError when one of them is no number."""
+    truth = env.ground_truth
+    try:
+        return [read_truth(value) for value in (truth if isinstance(truth, list | tuple) else [truth])]
+    except ValueError as error:
+        raise EnvError(f"{env.where}: reward_spec.ground_truth must be a number: {error}") from error
+
+
 @environments.register("gsm8k")
 class GSM8kEnv(BaseTextEnv):
     """One turn; reward 1.0 when the number after the last `####` equals the truth, or any of a list, else 0.0."""
+
+    class Config(BaseTextEnv.Config):
+        """Settings from the recipe's `env_config`; there are none besides the shared ones."""
 
     ground_truth_kinds: ClassVar[frozenset[str]] = frozenset({"string", "number", "list"})
 
     def __init__(
         self,
-        env_config: BaseTextEnv.Config | Mapping[str, Any] | None = None,
+        env_config: Config | Mapping[str, Any] | None = None,
         extras: Mapping[str, Any] | None = None,
     ) -> None:
         """Raises: EnvError when the row's ground truth is missing or not a number."""
         super().__init__(env_config, extras)
-        truth = self.ground_truth
-        try:
-            self.truths = [read_truth(value) for value in (truth if isinstance(truth, list | tuple) else [truth])]
-        except ValueError as error:
-            raise EnvError(f"{self.where}: reward_spec.ground_truth must be a number: {error}") from error
+        self.truths = read_truths(self)
         self._metrics: dict[str, float] = {}
 
     def step(self, action: str) -> BaseTextEnvStepOutput:

@@ -106,7 +106,7 @@ class ReasoningGymEnv(BaseTextEnv):
                 f"{self.where}: task {self.task!r} with seed {self.seed} and index {self.index} no longer asks the"
                 f" row's question; prepare the data again with this version of reasoning-gym, or put size into config"
             )
-        if (self.extras.get("reward_spec") or {}).get("ground_truth") is not None:
+        if self.reward_spec.get("ground_truth") is not None:
             entry["answer"] = str(self.ground_truth)
         return entry
 

@@ -10,10 +10,13 @@ from typing import Any
 
 from rl_core.envs.base import BaseTextEnv
 from rl_core.errors import EnvError, RecipeError
-from rl_core.registry import Registry, import_target, nearest
+from rl_core.registry import PluginConfig, Registry, import_target, nearest
 
 environments: Registry[BaseTextEnv] = Registry("environment", "rl_core.envs")
 """The built-in environments: decorate a class in this folder with `@environments.register("<id>")`."""
+
+CLASS_KEYS = ("target", "kwargs")
+"""Keys of a recipe's options that name the environment's class and its further arguments."""
 
 _specs: dict[str, EnvSpec] = {}
 _discovery = Lock()
@@ -58,8 +61,16 @@ def registered() -> list[str]:
     return sorted({*_builtin_names(), *_specs})
 
 
-def spec(env_id: str) -> EnvSpec:
-    """How `env_id` is made. Raises: EnvError naming the nearest or all known ids."""
+def spec(env_id: str, options: Mapping[str, Any] | None = None) -> EnvSpec:
+    """How `env_id` is made.
+
+    Args: options: what a recipe says about it; `target: pkg.module:Class` names the class right there.
+    Raises: EnvError naming the nearest or all known ids.
+    """
+    if options and options.get("target") is not None:
+        if env_id in _builtin_names():
+            raise EnvError(f"environment {env_id!r} is built in; give the class {options['target']} another name")
+        return EnvSpec(env_id, str(options["target"]), dict(options.get("kwargs") or {}))
     if env_id in _specs:
         return _specs[env_id]
     if env_id in _builtin_names():
@@ -80,11 +91,50 @@ def make(env_id: str, env_config: Any = None, extras: Mapping[str, Any] | None =
 
     Raises: EnvError on an unknown id, setting or row.
     """
-    known = spec(env_id)
+    options = env_config if isinstance(env_config, Mapping) else None
+    known = spec(env_id, options)
+    cls = known.load()
+    if options is not None:
+        env_config = as_settings(cls, own_options(options))
     given: dict[str, Any] = {"env_config": env_config, "extras": extras}
     arguments = {**known.kwargs, **{key: value for key, value in given.items() if value is not None}, **kwargs}
     arguments = {"env_config": {}, "extras": {}, **arguments}
-    return known.load()(**arguments)
+    return cls(**arguments)
+
+
+def own_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """What a recipe says about an environment, without the keys that name its class."""
+    return {key: value for key, value in options.items() if key not in CLASS_KEYS}
+
+
+def config_class(cls: type) -> type[PluginConfig] | None:
+    """The environment's own `Config`, or None where it has none and takes any options."""
+    config_cls = getattr(cls, "Config", None)
+    return None if config_cls is BaseTextEnv.Config else config_cls
+
+
+def as_settings(cls: type, options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Options as the environment reads them: one without a `Config` may use attributes (`env_config.db_path`)."""
+    if not options or config_class(cls) is not None:
+        return options
+    from omegaconf import OmegaConf
+
+    return OmegaConf.create(dict(options))  # type: ignore[return-value]
+
+
+def portable_options(options: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """A recipe's options, with the environments registered here named by import path, for other processes.
+
+    Raises: EnvError for a class that no other process could import.
+    """
+    portable = {env_id: dict(values) for env_id, values in options.items()}
+    for env_id, known in _specs.items():
+        entry = known.entry_point
+        path = entry if isinstance(entry, str) else f"{entry.__module__}:{entry.__qualname__}"
+        if not isinstance(entry, str) and (entry.__module__ == "__main__" or "<locals>" in path):
+            raise EnvError(f"environment {env_id!r}: workers cannot import {path}; put the class into a module")
+        portable[env_id] = {"target": path, "kwargs": dict(known.kwargs), **portable.get(env_id, {})}
+    return portable
 
 
 def accepted_ground_truths() -> dict[str, frozenset[str]]:

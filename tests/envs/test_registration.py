@@ -48,7 +48,7 @@ def test_an_id_cannot_be_taken_twice() -> None:
     ("env_id", "message"),
     [
         ("gsm8", "did you mean 'gsm8k'"),
-        ("zzzz", "known: gsm8k, reasoning_gym"),
+        ("zzzz", "known: aime, .*text2sql"),
         ("no.module:Env", "cannot be imported"),
     ],
 )

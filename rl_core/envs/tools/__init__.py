@@ -1,1 +1,1 @@
-"""What several environments share: reading answers, checking expressions, and later sandbox, SQL and search."""
+"""What several environments share: reading answers, comparing them, and the tools a model may call."""

@@ -54,11 +54,21 @@ def last_tag(reply: str) -> str | None:
 def last_boxed(reply: str) -> str | None:
     r"""The inside of the last `\boxed{...}`, braces balanced; None when it is never closed."""
     _, marker, tail = reply.rpartition("\\boxed{")
+    return _balanced(tail) if marker else None
+
+
+def all_boxed(reply: str) -> list[str]:
+    r"""The insides of all closed `\boxed{...}`, in order; a box inside a box is an entry of its own."""
+    return [inner for tail in reply.split("\\boxed{")[1:] if (inner := _balanced(tail)) is not None]
+
+
+def _balanced(text: str) -> str | None:
+    """What stands before the brace that closes the one before `text`."""
     depth = 1
-    for position, character in enumerate(tail):
+    for position, character in enumerate(text):
         depth += {"{": 1, "}": -1}.get(character, 0)
-        if marker and depth == 0:
-            return tail[:position]
+        if depth == 0:
+            return text[:position]
     return None
 
 

@@ -1,0 +1,157 @@
+"""Programs against test cases (LiveCodeBench): the reply's last code block must pass them all.
+
+A test case is `{input, output, testtype, metadata}`. `stdin` tests give the program its input and compare what it
+prints; `functional` tests, which name `metadata.func_name`, call that function (or method of `Solution`) with the lines
+of the input as JSON arguments and compare what it returns. A program that only defines functions is called too.
+
+The program runs in a sandbox, each test in a fresh process there. Expected outputs stay out here: what the program sees
+of a test is its input. Tests run in order until one fails; deadlines hold for each and for all of them.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from rl_core.envs.base import BaseTextEnv, BaseTextEnvStepOutput, plain
+from rl_core.envs.registration import environments
+from rl_core.envs.tools.code import last_code_block
+from rl_core.envs.tools.grading import read_literal, same_output, same_result
+from rl_core.envs.tools.sandbox import Call, Execution, Outcome, Sandbox, SandboxMode, SandboxSettings, lease_pool
+from rl_core.errors import EnvError
+
+MAX_SOURCE_CHARACTERS = 200_000
+
+
+@dataclass(frozen=True)
+class TestCase:
+    """One test. `call` is set for a functional one."""
+
+    __test__ = False
+
+    stdin: str
+    expected: Any
+    call: Call | None
+
+
+@environments.register("lcb")
+class LCBEnv(BaseTextEnv):
+    """One turn; 1.0 when the program in the reply passes all tests, else 0.0."""
+
+    class Config(BaseTextEnv.Config):
+        """Settings from the recipe's `env_config`."""
+
+        timeout_s: float = Field(default=6.0, gt=0)
+        """Wall time of one test."""
+        total_timeout_s: float = Field(default=60.0, gt=0)
+        """Wall time of all tests of one program together."""
+        memory_mb: int = Field(default=1024, ge=64)
+        """Address space of one test's process."""
+        sandbox: SandboxMode = SandboxMode.BUBBLEWRAP
+        """`unsafe` runs programs without a sandbox, where bubblewrap cannot run."""
+
+    config: Config
+    ground_truth_kinds: ClassVar[frozenset[str]] = frozenset({"test_cases"})
+
+    def __init__(
+        self, env_config: Config | Mapping[str, Any] | None = None, extras: Mapping[str, Any] | None = None
+    ) -> None:
+        """Raises: EnvError on a row whose tests cannot be run, or when there is no sandbox."""
+        super().__init__(env_config, extras)
+        self.tests = [self._test(index, case) for index, case in enumerate(self.ground_truth)]
+        if not any(test.call or str(test.expected).strip() for test in self.tests):
+            raise EnvError(f"{self.where}: every expected output is empty: a program that prints nothing would pass")
+        settings = SandboxSettings(mode=self.config.sandbox, memory_bytes=self.config.memory_mb * 2**20)
+        self._pool = lease_pool(settings)
+        self._metrics: dict[str, float] = {}
+
+    def step(self, action: str) -> BaseTextEnvStepOutput:
+        """Grade the reply; `metadata` says how many tests passed and how the first failure came about."""
+        self.turns += 1
+        source = last_code_block(action)
+        if source is None or len(source) > MAX_SOURCE_CHARACTERS:
+            return self._verdict(0, {"failure": "no code block" if source is None else "the program is too long"})
+        started = time.monotonic()
+        with self._pool.value.sandbox(source) as sandbox:
+            for index, test in enumerate(self.tests):
+                left = self.config.total_timeout_s - (time.monotonic() - started)
+                if left <= 0:
+                    return self._verdict(index, {"failure": "total timeout"})
+                failure = self._failure(sandbox, test, min(left, self.config.timeout_s))
+                if failure is not None:
+                    return self._verdict(index, failure)
+        return self._verdict(len(self.tests), {})
+
+    def close(self) -> None:
+        """Give back the sandboxes."""
+        super().close()
+        self._pool.release()
+
+    def get_metrics(self) -> dict[str, float]:
+        """`correct`, `has_code` and `timeout`, 0 or 1 each, and the share of tests passed before the first failure."""
+        return dict(self._metrics)
+
+    def _failure(self, sandbox: Sandbox, test: TestCase, timeout_s: float) -> dict[str, Any] | None:
+        """Why the program fails the test; None when it passes."""
+        execution = sandbox.run(timeout_s=timeout_s, stdin=test.stdin, call=test.call, call_bare=test.call is None)
+        if execution.outcome == Outcome.FINISHED:
+            return None if _passes(test, execution) else {"failure": "wrong answer"}
+        tail = execution.stderr[-500:].decode("utf-8", "replace")
+        return {"failure": str(execution.outcome), "stderr": tail}
+
+    def _verdict(self, passed: int, detail: dict[str, Any]) -> BaseTextEnvStepOutput:
+        reward = float(passed == len(self.tests))
+        failure = detail.get("failure")
+        self._metrics = {
+            "correct": reward,
+            "passed": passed / len(self.tests),
+            "has_code": float(failure != "no code block"),
+            "timeout": float(failure in ("timeout", "total timeout")),
+        }
+        metadata = {"passed": passed, "tests": len(self.tests), **detail}
+        return BaseTextEnvStepOutput(observations=[], reward=reward, done=True, metadata=metadata)
+
+    def _test(self, index: int, case: Mapping[str, Any]) -> TestCase:
+        place = f"{self.where}: reward_spec.ground_truth[{index}]"
+        given, expected = plain(case.get("input")), plain(case.get("output"))
+        if given is None or expected is None:
+            raise EnvError(f"{place} must have input and output, got {sorted(case)}")
+        name = self._function_name(case, place)
+        if name is None:
+            return TestCase(_as_text(given), _as_text(expected), None)
+        if isinstance(given, str):
+            arguments = [read_literal(line) for line in given.splitlines() if line.strip()]
+        else:
+            arguments = given if isinstance(given, list) else [given]
+        return TestCase("", expected, Call(name, arguments))
+
+    def _function_name(self, case: Mapping[str, Any], place: str) -> str | None:
+        metadata = plain(case.get("metadata"))
+        if isinstance(metadata, str) and metadata.strip():
+            try:
+                metadata = json.loads(metadata)
+            except ValueError as error:
+                raise EnvError(f"{place}.metadata is not JSON: {metadata!r:.100}") from error
+        names = metadata if isinstance(metadata, Mapping) else {}
+        name = names.get("func_name") or names.get("fn_name") or self.row_value("func_name", "fn_name")
+        kind = case.get("testtype")
+        if kind not in (None, "", "stdin", "functional"):
+            raise EnvError(f"{place}.testtype must be stdin or functional, got {kind!r}")
+        if kind == "functional" and not name:
+            raise EnvError(f"{place}: a functional test needs metadata.func_name")
+        return str(name) if name and kind != "stdin" else None
+
+
+def _passes(test: TestCase, execution: Execution) -> bool:
+    if test.call is not None or execution.result:
+        return same_result(execution.result, test.expected, as_printed=test.call is None)
+    return same_output(execution.stdout.decode("utf-8", "replace"), test.expected)
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

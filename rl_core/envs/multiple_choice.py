@@ -1,0 +1,93 @@
+r"""A question with options: the reply names one letter, in `\boxed{}`.
+
+The letter may carry brackets, a full stop, `\text{}`, or its option's own words (`B. Paris`). Boxes after the thinking
+count, and they must all hold the same letter: naming several options is no answer. The truth is a letter, or the words
+of an option.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from rl_core.envs.base import BaseTextEnv, BaseTextEnvStepOutput, plain
+from rl_core.envs.registration import environments
+from rl_core.envs.tools.answers import all_boxed
+from rl_core.envs.tools.code import after_thinking
+from rl_core.errors import EnvError
+
+_WRAPPER = re.compile(r"\\(?:text|textbf|textrm|mathrm|mathbf|mathsf|boldsymbol)\s*\{([^{}]*)\}")
+_LETTER = re.compile(r"(?:option|choice|answer)?\s*:?\s*[(\[]?\s*([A-Za-z])\s*[)\]]?\s*[.:,]?", re.IGNORECASE)
+
+
+@environments.register("multiple_choice")
+class MultipleChoiceEnv(BaseTextEnv):
+    """One turn; 1.0 when the one boxed letter is the right one, else 0.0."""
+
+    class Config(BaseTextEnv.Config):
+        """Settings from the recipe's `env_config`; there are none besides the shared ones."""
+
+    ground_truth_kinds: ClassVar[frozenset[str]] = frozenset({"string"})
+
+    def __init__(
+        self, env_config: Config | Mapping[str, Any] | None = None, extras: Mapping[str, Any] | None = None
+    ) -> None:
+        """Raises: EnvError when the row's truth is neither a letter nor an option, or no letter that it offers."""
+        super().__init__(env_config, extras)
+        self.options = _options(self.row_value("options", "choices"))
+        truth = str(self.ground_truth)
+        same = [letter for letter, text in self.options.items() if _words(text) == _words(truth)]
+        letter = read_letter(truth, self.options) or (same[0] if len(same) == 1 else None)
+        if letter is None or (self.options and letter not in self.options):
+            offered = ", ".join(self.options) or "a letter"
+            raise EnvError(f"{self.where}: reward_spec.ground_truth must be one of {offered}, got {truth!r}")
+        self.letter = letter
+        self._metrics: dict[str, float] = {}
+
+    def step(self, action: str) -> BaseTextEnvStepOutput:
+        """Grade the reply; `metadata["answer"]` is the letter, or None when there is none or more than one."""
+        self.turns += 1
+        letters = {read_letter(text, self.options) for text in all_boxed(after_thinking(action))}
+        answer = letters.pop() if len(letters) == 1 else None
+        reward = float(answer == self.letter)
+        self._metrics = {"correct": reward, "answered": float(answer is not None)}
+        return BaseTextEnvStepOutput(observations=[], reward=reward, done=True, metadata={"answer": answer})
+
+    def get_metrics(self) -> dict[str, float]:
+        """`correct` and `answered`, 0 or 1 each."""
+        return dict(self._metrics)
+
+
+def read_letter(text: str, options: Mapping[str, str]) -> str | None:
+    """The one letter a text names, upper case; what follows it must be that option's own words."""
+    while (unwrapped := _WRAPPER.sub(r"\1", text)) != text:
+        text = unwrapped
+    text = re.sub(r"\\[ ,;!]|[$*`]", "", text).strip()
+    match = _LETTER.match(text)
+    if match is None:
+        return None
+    letter, rest = match[1].upper(), text[match.end() :]
+    if not rest.strip():
+        return letter
+    if rest[:1].isalpha() and text[match.end() - 1].isalpha():
+        return None
+    return letter if letter in options and _words(rest) == _words(options[letter]) else None
+
+
+def _options(value: Any) -> dict[str, str]:
+    value = plain(value)
+    if isinstance(value, Mapping):
+        return {str(key).strip("(). ").upper(): str(text) for key, text in value.items() if text is not None}
+    texts = [str(text) for text in value or []]
+    # Options may be written with their letters: "A. Rome".
+    marked = [
+        re.match(rf"\(?{letter}[).:]\s*", text) for letter, text in zip(string.ascii_uppercase, texts, strict=False)
+    ]
+    cut = [mark.end() for mark in marked if mark] if texts and all(marked) else [0] * len(texts)
+    return {letter: text[start:] for letter, text, start in zip(string.ascii_uppercase, texts, cut, strict=False)}
+
+
+def _words(text: str) -> str:
+    return re.sub(r"[\s.]+", " ", text).strip().casefold()

@@ -1,0 +1,107 @@
+"""Questions answered by searching (Search-R1): `<search>` asks a retrieval server, `<answer>` ends the conversation.
+
+1 when the answer equals the truth, or one of them, after SQuAD's normalisation (lower case, no punctuation, no
+articles, single spaces), else 0. Only the model's own last `<answer>` counts, never one in a retrieved page.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from rl_core.envs.base import BaseTextEnv, BaseTextEnvStepOutput
+from rl_core.envs.registration import environments
+from rl_core.envs.tools.answers import last_tag
+from rl_core.envs.tools.search import SearchToolGroup
+
+NO_QUERY = (
+    "Your previous action is invalid. Put a query between <search> and </search>, "
+    "or the answer between <answer> and </answer>."
+)
+
+_SEARCH = re.compile(r"<search>((?:(?!<search>).)*?)</search>", re.DOTALL)
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+def normalised(text: str) -> str:
+    """SQuAD's form of an answer (arXiv 1606.05250, the evaluation script)."""
+    words = text.lower().translate(_PUNCTUATION)
+    return " ".join(re.sub(r"\b(?:a|an|the)\b", " ", words).split())
+
+
+def exact_match(answer: str, truth: str) -> bool:
+    """Whether both are the same answer; one that normalises to nothing (`The`) must be the same text."""
+    if normalised(truth):
+        return normalised(answer) == normalised(truth)
+    return bool(answer.strip()) and answer.strip().casefold() == truth.strip().casefold()
+
+
+class SearchSettings(BaseTextEnv.Config):
+    """What every environment with the search tool lets a recipe say."""
+
+    max_turns: int = Field(default=2, ge=1)
+    """Turns the model has."""
+    search_url: str = "http://127.0.0.1:8000/retrieve"
+    """The retrieval server; `rl-train serve-search corpus.jsonl` starts one here."""
+    topk: int = Field(default=3, ge=1)
+    """Documents per search."""
+    timeout: float = Field(default=30.0, gt=0)
+    """Seconds for one search, all its tries included."""
+    max_tries: int = Field(default=3, ge=1)
+    """How often a server that fails is asked."""
+
+    def tool_group(self) -> SearchToolGroup:
+        """The search tool with these settings."""
+        return SearchToolGroup(self.search_url, self.topk, self.timeout, self.max_tries)
+
+
+@environments.register("search")
+class SearchEnv(BaseTextEnv):
+    """Up to `max_turns` turns; 1.0 when the model's answer is the truth, else 0.0."""
+
+    class Config(SearchSettings):
+        """Settings from the recipe's `env_config`; all belong to the search tool."""
+
+    config: Config
+    ground_truth_kinds: ClassVar[frozenset[str]] = frozenset({"string", "number", "list"})
+
+    def __init__(
+        self, env_config: Config | Mapping[str, Any] | None = None, extras: Mapping[str, Any] | None = None
+    ) -> None:
+        """Raises: EnvError when the row's ground truth is missing."""
+        super().__init__(env_config, extras)
+        truth = self.ground_truth
+        self.truths = [str(value) for value in (truth if isinstance(truth, list | tuple) else [truth])]
+        self.init_tool_groups([self.config.tool_group()])
+        self._metrics: dict[str, float] = {"searches": 0.0, "search_errors": 0.0}
+
+    def step(self, action: str) -> BaseTextEnvStepOutput:
+        """Search, or grade the turn when it has an answer or no turn is left."""
+        self.turns += 1
+        answer = last_tag(action)
+        if answer is not None or self.turns >= self.max_turns:
+            reward = float(answer is not None and any(exact_match(answer, truth) for truth in self.truths))
+            self._metrics.update(correct=reward, answered=float(answer is not None))
+            metadata = {"answer": answer.strip() if answer is not None else None}
+            return BaseTextEnvStepOutput(observations=[], reward=reward, done=True, metadata=metadata)
+        query = _SEARCH.search(action)
+        if query is None:
+            text, metadata = NO_QUERY, {"tool_group": None, "tool_name": None, "tool_input": ""}
+        else:
+            group, name = "SearchToolGroup", "search"
+            found = self._execute_tool(group, name, [query[1]])
+            text = f"\n<information>{found}</information>\n"
+            metadata = {"tool_group": group, "tool_name": name, "tool_input": query[1]}
+            self._metrics["searches"] += 1
+            self._metrics["search_errors"] += "Search error" in found[:24]
+        return BaseTextEnvStepOutput(
+            observations=[{"role": "user", "content": text}], reward=0.0, done=False, metadata=metadata
+        )
+
+    def get_metrics(self) -> dict[str, float]:
+        """`correct`, `answered`, `searches`, `search_errors` and `turns`."""
+        return {**self._metrics, "turns": float(self.turns)}

