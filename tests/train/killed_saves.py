@@ -67,13 +67,13 @@ def undisturbed(bundle: ModelBundle, folder: RunFolder, say: Callable[[Any], Non
     say({"fingerprints": found, "save_s": time.perf_counter() - start})
 
 
-def train_and_save(bundle: ModelBundle, folder: RunFolder, say: Callable[[Any], None]) -> None:
-    """Go on from the last complete checkpoint until killed."""
+def train_and_save(bundle: ModelBundle, folder: RunFolder, until: int, say: Callable[[Any], None]) -> None:
+    """Go on from the last complete checkpoint, up to step `until`."""
     backend, stack = trainer(bundle)
     last = folder.last_complete()
     if last:
         backend.load(str(folder.checkpoint(last)))
-    for step in range(last + 1, NUM_STEPS + 1):
+    for step in range(last + 1, until + 1):
         stack.train(batch(step))
         say("saving")
         with folder.publish_checkpoint(step, {"step": step}, 2) as building:
@@ -84,9 +84,8 @@ def read(bundle: ModelBundle, folder: RunFolder, say: Callable[[Any], None]) -> 
     """Say which checkpoint counts as the last, and the fingerprint of what it loads as."""
     backend, _ = trainer(bundle)
     last = folder.last_complete()
-    if last:
-        backend.load(str(folder.checkpoint(last)))
-    say({"last": last, "fingerprint": fingerprint(backend) if last else None})
+    backend.load(str(folder.checkpoint(last)))
+    say({"last": last, "fingerprint": fingerprint(backend)})
 
 
 class Child:
@@ -131,10 +130,13 @@ def main(model_dir: str, run_dir: str, seed: int) -> None:
     child = Child(undisturbed, bundle, scratch)
     known = child.hear()
     assert child.wait() == 0
+    # From the first kill on there is something to lose.
+    child = Child(train_and_save, bundle, folder, 1)
+    assert child.wait() == 0
     rounds = []
     for kill in range(NUM_KILLS):
         before = folder.last_complete()
-        child = Child(train_and_save, bundle, folder)
+        child = Child(train_and_save, bundle, folder, NUM_STEPS)
         assert child.hear() == "saving"
         # One moment in each tenth of a save.
         time.sleep(known["save_s"] * (kill + draw.random()) / NUM_KILLS)
@@ -144,10 +146,8 @@ def main(model_dir: str, run_dir: str, seed: int) -> None:
         reader = Child(read, bundle, folder)
         found = reader.hear()
         assert reader.wait() == 0
-        expected = known["fingerprints"][str(found["last"])] if found["last"] else None
-        rounds.append(
-            {"before": before, "last": found["last"], "right": found["fingerprint"] == expected, "left": left}
-        )
+        right = found["fingerprint"] == known["fingerprints"][str(found["last"])]
+        rounds.append({"before": before, "last": found["last"], "right": right, "left": left})
     print(json.dumps(rounds))
 
 
