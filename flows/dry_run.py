@@ -48,8 +48,9 @@ def device_plan(recipe: Recipe) -> str:
     where = placement.ray_address or "a private Ray cluster"
     sizes = {"weights": placement.tp_size, "sequences": placement.sp_size}
     shared = "".join(f", {size} share {what}" for what, size in sizes.items() if size > 1)
+    sampling = f", {placement.rollout_devices} only sample" if placement.rollout_devices else ""
     return (
-        f"{placement.num_devices} {placement.device} worker(s){shared} on {where}; {rows} rows a step, "
+        f"{placement.num_devices} {placement.device} worker(s){sampling}{shared} on {where}; {rows} rows a step, "
         f"{rows // placement.num_replicas} a replica, in micro-batches of {placement.micro_batch_size}"
     )
 

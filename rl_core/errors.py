@@ -55,3 +55,11 @@ class WorkerHung(RLTrainError):
 
 class WorkerOutOfMemory(UserError):
     """A worker asked for more memory than there is; the message says what to change."""
+
+
+class StaleEngine(RLTrainError):
+    """A rollout engine was asked to sample with weights that it does not hold; sync it first."""
+
+
+class WeightMismatch(RLTrainError):
+    """After a sync the engine's weights are not the trainer's; the message names the tensors."""

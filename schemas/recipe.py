@@ -7,13 +7,11 @@ Plug-in blocks (`algorithm`, `rewards`, `environments`) stay mappings here and a
 from enum import StrEnum
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-
-class Section(BaseModel):
-    """Base of every recipe section: unknown keys refused, immutable, documented by the string under each field."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+from schemas.placement import PlacementConfig
+from schemas.rollout import EngineKind, RolloutConfig, SyncMode
+from schemas.section import DType, Section
 
 
 class Domain(StrEnum):
@@ -30,15 +28,6 @@ class FSDPMode(StrEnum):
     """Shard parameters, gradients and optimiser state; gather again in the backward pass (ZeRO-3)."""
     GRAD_OP = "grad_op"
     """Keep parameters gathered between forward and backward (ZeRO-2): more memory, less traffic."""
-
-
-class DType(StrEnum):
-    """A number format of weights, computation or communication."""
-
-    BFLOAT16 = "bfloat16"
-    """Half the memory and traffic, 8 bits of precision."""
-    FLOAT32 = "float32"
-    """Exact comparisons between runs and rank counts."""
 
 
 class LrSchedulerKind(StrEnum):
@@ -204,21 +193,6 @@ class DataConfig(Section):
     """With `drop`: more bad rows than this share fail the run."""
 
 
-class RolloutConfig(Section):
-    """How the policy is sampled."""
-
-    samples_per_prompt: int = Field(default=8, ge=1)
-    """Group size G: siblings that share a prompt."""
-    max_new_tokens: int = Field(default=256, ge=1)
-    """Limit per turn."""
-    max_context_length: int = Field(default=2048, ge=2)
-    """Limit of prompt, replies and observations together, for several turns."""
-    temperature: float = Field(default=1.0, gt=0)
-    """Softmax temperature of sampling; the log-probabilities are those of the tempered distribution."""
-    max_batch_size: int = Field(default=64, ge=1)
-    """Most rows decoded at once; larger rollouts go in slices of whole groups."""
-
-
 class TrainingConfig(Section):
     """How long to train, and in what portions."""
 
@@ -262,49 +236,6 @@ class RegistrationConfig(Section):
     """The champion alias moves only when accuracy exceeds the incumbent's by more than this."""
 
 
-class PlacementConfig(Section):
-    """Where it runs; usually taken whole from a profile."""
-
-    device: Literal["cpu", "cuda"] = "cpu"
-    """Kind of device each worker holds."""
-    num_devices: int = Field(default=1, ge=1)
-    """Workers, one per device; those that tensor and sequence parallelism leave are data-parallel replicas."""
-    tp_size: int = Field(default=1, ge=1)
-    """Neighbouring workers that share each weight matrix; divides the model's attention and key-value heads."""
-    sp_size: int = Field(default=1, ge=1)
-    """Workers that share each sequence while training; times `tp_size` it divides the model's attention heads."""
-    threads_per_device: int = Field(default=0, ge=0)
-    """CPU threads per worker; 0 shares the machine's cores out evenly."""
-    micro_batch_size: int = Field(default=8, ge=1)
-    """Rows in one forward and backward pass."""
-    max_tokens_per_micro_batch: int | None = Field(default=None, ge=1)
-    """Pack rows without padding into passes of at most so many tokens, instead of `micro_batch_size` padded rows."""
-    devices_per_node: int | None = Field(default=None, ge=1)
-    """So many consecutive devices lie on one node; unset packs them as Ray finds room."""
-    workers_per_device: int = Field(default=1, ge=1)
-    """Processes that may share a device; more than 1 where components run beside each other on it."""
-    collective_timeout_s: float = Field(default=600.0, gt=0)
-    """How long ranks may wait for a sibling before the step ends as hung, naming it."""
-    ray_address: str | None = None
-    """A running cluster; unset starts a private one that ends with the run."""
-
-    @model_validator(mode="after")
-    def _replicas_are_whole(self) -> "PlacementConfig":
-        shared = self.tp_size * self.sp_size
-        if self.num_devices % shared:
-            fitting = ", ".join(str(size) for size in range(1, self.num_devices + 1) if self.num_devices % size == 0)
-            raise ValueError(
-                f"tp_size x sp_size = {shared} does not divide num_devices = {self.num_devices}; products that fit: "
-                f"{fitting}"
-            )
-        return self
-
-    @property
-    def num_replicas(self) -> int:
-        """Workers, or groups of workers, that take different rows: the data-parallel size."""
-        return self.num_devices // (self.tp_size * self.sp_size)
-
-
 class Recipe(Section):
     """One training job."""
 
@@ -339,7 +270,8 @@ class Recipe(Section):
     def _batches_divide(self) -> "Recipe":
         rows = self.training.prompts_per_step * self.rollout.samples_per_prompt
         replicas = self.placement.num_replicas
-        name = "num_devices" if replicas == self.placement.num_devices else "num_devices / (tp_size x sp_size)"
+        name = self.placement.train_devices_name
+        name = name if replicas == self.placement.train_devices else f"{name} / (tp_size x sp_size)"
         parts = self.training.num_mini_batches * replicas
         if rows % parts:
             raise ValueError(
@@ -350,6 +282,24 @@ class Recipe(Section):
             raise ValueError(
                 f"prompts_per_step = {self.training.prompts_per_step} must be a multiple of {name} = "
                 f"{replicas}, so that siblings stay on one rank"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _engine_has_devices_and_weights(self) -> "Recipe":
+        dedicated, sync = self.rollout.engine is EngineKind.DEDICATED, self.rollout.sync
+        if dedicated != bool(self.placement.rollout_devices):
+            wanted = "1 or more" if dedicated else "0"
+            raise ValueError(
+                f"placement.rollout_devices is {self.placement.rollout_devices}; with rollout.engine: "
+                f"{self.rollout.engine} it must be {wanted}"
+            )
+        if sync.mode is SyncMode.ADAPTER and self.lora is None:
+            raise ValueError("rollout.sync.mode: adapter sends adapters: set lora, or use mode: full")
+        if sync.dtype is not DType.BFLOAT16 and sync.dtype is not self.fsdp.param_dtype:
+            raise ValueError(
+                f"rollout.sync.dtype: {sync.dtype} is finer than fsdp.param_dtype: {self.fsdp.param_dtype}, which both "
+                "sides compute in; use bfloat16"
             )
         return self
 

@@ -1,22 +1,49 @@
-"""The in-process rollout engine: samples with the very module that is trained, so it needs no weight sync."""
+"""The rollout engine. Given the backend itself, it samples with the very module that is trained and needs no sync."""
 
 from __future__ import annotations
 
 import hashlib
 import time
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
 import torch
 
 from rl_core.algorithms.metrics import Metric, MetricKind
 from rl_core.data_proto import DataProto, pad_rows
 from rl_core.dispatch import Collect, Dispatch, distributed
+from rl_core.errors import StaleEngine
+from rl_core.models.bundle import ModelBundle
+from rl_core.rank_info import RankInfo
 from rl_core.rollout.chat import ChatFormat
 from rl_core.rollout.decode import Reply, Sampling, decode, positions_of
 from rl_core.rollout.episodes import Episode, Generate, run_episodes
 from rl_core.rollout.siblings import collect_parts, part_of, play_together
-from rl_core.train.fsdp import FSDPBackend
-from schemas.recipe import RolloutConfig
+from rl_core.train.meshes import Meshes
+from rl_core.train.wire import WeightVersion
+from schemas.rollout import RolloutConfig
+
+
+class PolicyHolder(Protocol):
+    """What holds the policy on this rank: the FSDPBackend that trains it, or a copy of its own that is sent weights."""
+
+    bundle: ModelBundle
+    policy: Any
+    rank_info: RankInfo
+    device: torch.device
+    meshes: Meshes
+
+    def weight_version(self, *, evaluation: bool = False) -> WeightVersion:
+        """The weights that `rollout_policy` (or `gathered`) samples with."""
+        ...
+
+    def rollout_policy(self) -> AbstractContextManager[Any]:
+        """The policy with the weights of rollouts."""
+        ...
+
+    def gathered(self) -> AbstractContextManager[Any]:
+        """The policy with the weights of evaluations."""
+        ...
 
 
 class RolloutEngine:
@@ -24,7 +51,7 @@ class RolloutEngine:
 
     def __init__(
         self,
-        backend: FSDPBackend,
+        backend: PolicyHolder,
         config: RolloutConfig,
         env_options: dict[str, dict[str, Any]],
         template_kwargs: dict[str, Any],
@@ -35,23 +62,36 @@ class RolloutEngine:
         self.chat = ChatFormat(self.tokenizer, template_kwargs)
 
     @distributed(Dispatch.DP_SCATTER, Collect.JOIN)
-    def rollout(self, prompts: DataProto, step: int) -> DataProto | None:
+    def rollout(self, prompts: DataProto, step: int, version: WeightVersion | None = None) -> DataProto | None:
         """Sample a group of replies per prompt.
 
         Args: prompts: rows with the object column `item`. step: seeds the sampling, so a repeated step repeats it.
+        version: the weights to sample with; unset takes those that are there.
         Returns: rows of siblings with `input_ids, attention_mask, position_ids` [B, P+T], `response_mask,
         rollout_log_probs` [B, T], `rewards` [B], and what was said as object columns; None on a rank that does not
-        speak for its replica.
+        speak for its replica. Raises: StaleEngine when the engine holds other weights.
         """
+        self._check(version, evaluation=False)
         generator = self._generator("rollout", step)
         return self._play(
             prompts, self.config.samples_per_prompt, self.config.max_new_tokens, self.config.temperature, generator
         )
 
     @distributed(Dispatch.DP_SCATTER, Collect.JOIN)
-    def evaluate(self, prompts: DataProto, max_new_tokens: int) -> DataProto | None:
-        """One greedy reply per prompt; the same columns as `rollout`."""
+    def evaluate(
+        self, prompts: DataProto, max_new_tokens: int, version: WeightVersion | None = None
+    ) -> DataProto | None:
+        """One greedy reply per prompt; columns and errors as in `rollout`."""
+        self._check(version, evaluation=True)
         return self._play(prompts, 1, max_new_tokens, 0.0, self._generator("evaluate", 0))
+
+    def _check(self, version: WeightVersion | None, *, evaluation: bool) -> None:
+        held = self.backend.weight_version(evaluation=evaluation)
+        if version is not None and version != held:
+            raise StaleEngine(
+                f"asked to sample with weights {version}, the rollout engine holds weights {held}; "
+                "bring it up to date with WeightSync.sync first"
+            )
 
     def _play(
         self, prompts: DataProto, num_siblings: int, max_new_tokens: int, temperature: float, generator: torch.Generator
@@ -129,7 +169,7 @@ class RolloutEngine:
         }
 
     def _common_widths(self, prompt_width: int, response_width: int) -> tuple[int, int]:
-        widths = self.backend.all_reduce_max([float(prompt_width), float(response_width)])
+        widths = self.backend.meshes.all_reduce_max([float(prompt_width), float(response_width)])
         return int(widths[0]), int(widths[1])
 
     def _eos_ids(self) -> tuple[int, ...]:

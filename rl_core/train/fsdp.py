@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from rl_core.dispatch import Execute, distributed
 from rl_core.errors import RLTrainError
 from rl_core.models.bundle import ModelBundle
 from rl_core.models.causal_lm import blocks, load_policy
@@ -27,6 +28,7 @@ from rl_core.train.offload import Parked
 from rl_core.train.optimizer import make_optimizer, make_scheduler
 from rl_core.train.sequence_parallel import SequenceParallel, check_sequence_parallel
 from rl_core.train.tensor_parallel import apply_tensor_parallel
+from rl_core.train.wire import WeightVersion
 from schemas.recipe import (
     EmaFullConfig,
     EmaLoraConfig,
@@ -75,6 +77,7 @@ class FSDPBackend:
         self.optimizer = make_optimizer(self.trainable.values(), optimizer_cfg)
         self.scheduler = make_scheduler(self.optimizer, scheduler_cfg, total_steps)
         self.num_skipped_steps = 0
+        self._num_changes = 0
 
     def _inject(self, seed: int) -> None:
         """What changes the structure of the model, all before the wrap."""
@@ -139,6 +142,11 @@ class FSDPBackend:
     def rolls_out_average(self) -> bool:
         """Whether sampling uses the moving average, which is then what updates are measured against."""
         return self.ema_cfg is not None and self.ema_cfg.rollout
+
+    @distributed(execute=Execute.RANK_ZERO)
+    def weight_version(self, *, evaluation: bool = False) -> WeightVersion:
+        """The weights that sampling uses now (or greedy evaluation); every change of weights makes a new version."""
+        return WeightVersion(self._num_changes, self.rolls_out_average and not evaluation)
 
     @contextmanager
     def rollout_policy(self) -> Iterator[Any]:
@@ -208,6 +216,7 @@ class FSDPBackend:
         if finite:
             self.optimizer.step()
             self.scheduler.step()
+            self._num_changes += 1
             if self.ema is not None:
                 self.ema.update()
         self.zero_grad()
@@ -220,26 +229,23 @@ class FSDPBackend:
 
     def all_reduce_sum(self, values: list[float]) -> list[float]:
         """Sums over replicas, in float64."""
-        return self._all_reduce(values, dist.ReduceOp.SUM)
+        return self.meshes.all_reduce_sum(values)
 
     def all_reduce_max(self, values: list[float]) -> list[float]:
         """Maxima over replicas."""
-        return self._all_reduce(values, dist.ReduceOp.MAX)
-
-    def _all_reduce(self, values: list[float], op: Any) -> list[float]:
-        total = torch.tensor(values, dtype=torch.float64, device=self.device)
-        dist.all_reduce(total, op=op, group=self.meshes.dp_group)
-        return total.tolist()
+        return self.meshes.all_reduce_max(values)
 
     def apply_eval_ema(self) -> None:
         """Put the moving average in place of the weights. Raises: RLTrainError when there is none, or it already is."""
         self._reshard()
         self._require_ema().apply()
+        self._num_changes += 1
 
     def restore_from_eval(self) -> None:
         """Put the weights back, bit for bit. Raises: RLTrainError when they were not replaced."""
         self._reshard()
         self._require_ema().restore()
+        self._num_changes += 1
 
     def _require_ema(self) -> EmaShadow:
         self._check_onloaded("the moving average")
@@ -273,6 +279,7 @@ class FSDPBackend:
         if self.ema is not None:
             self.ema.check_not_applied("load")
         checkpoint.load(self, Path(folder))
+        self._num_changes += 1
 
     def export(self, folder: str) -> None:
         """Write the trained policy as a Hugging Face folder, by `LoraConfig.export`; rank 0 writes.

@@ -54,6 +54,16 @@ def trained_name(name: str) -> str:
     return name.replace(f".{AVERAGED}.", f".{TRAINED}.")
 
 
+def is_adapter(name: str) -> bool:
+    """Whether a parameter is one that `inject_lora` added."""
+    return f".{TRAINED}." in name or is_averaged(name)
+
+
+def base_name(name: str) -> str:
+    """The name of a base model's parameter before the injection."""
+    return name.replace("model.base_model.model.", "model.", 1).replace(".base_layer.", ".")
+
+
 @contextmanager
 def adapter_in_use(policy: nn.Module, name: str) -> Iterator[None]:
     """Run forward passes of the block with another adapter, without gradients."""

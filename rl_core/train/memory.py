@@ -3,7 +3,9 @@
 from typing import Any
 
 from rl_core.algorithms import algorithms
-from schemas.recipe import DType, EmaFullConfig, FSDPConfig, FSDPMode, Recipe
+from schemas.recipe import EmaFullConfig, FSDPConfig, FSDPMode, Recipe
+from schemas.rollout import EngineKind
+from schemas.section import DType
 
 WIDTHS = {DType.BFLOAT16: 2, DType.FLOAT32: 4}
 """Bytes of a number."""
@@ -11,6 +13,8 @@ CHUNK_TOKENS = 1024
 """Positions whose vocabulary row exists at once."""
 LORA_LINEARS = 7
 """Linear layers of a block that get an adapter: four of attention, three of the gated MLP."""
+ROLLOUT_WEIGHTS, KV_CACHE = "gathered weights (rollout)", "KV cache"
+"""What sampling takes, wherever it happens."""
 
 
 def num_parameters(shape: dict[str, Any]) -> int:
@@ -26,11 +30,14 @@ def num_parameters(shape: dict[str, Any]) -> int:
 
 
 def estimate_memory(recipe: Recipe, shape: dict[str, Any]) -> dict[str, float]:
-    """Bytes of one worker's device, by purpose. Activations assume passes of the longest allowed rows."""
+    """Bytes of one training worker's device, by purpose. Activations assume passes of the longest allowed rows."""
     weights = _weights(recipe, shape)
     if recipe.fsdp.cpu_offload and recipe.placement.device == "cuda":
         weights = {purpose: 0.0 for purpose in weights}
     parts = weights | _gathered(recipe, shape) | _activations(recipe, shape)
+    if recipe.rollout.engine is EngineKind.DEDICATED:
+        # A worker that samples holds these, and nothing else.
+        parts = {purpose: size for purpose, size in parts.items() if purpose not in (ROLLOUT_WEIGHTS, KV_CACHE)}
     return {purpose: size for purpose, size in parts.items() if size or purpose in weights}
 
 
@@ -41,7 +48,7 @@ def _weights(recipe: Recipe, shape: dict[str, Any]) -> dict[str, float]:
     master, computed = WIDTHS[recipe.fsdp.master_dtype], WIDTHS[recipe.fsdp.param_dtype]
     held = _share(recipe, shape)
     parts = {
-        "master weights": (total * held + adapters / recipe.placement.num_devices) * master,
+        "master weights": (total * held + adapters / recipe.placement.train_devices) * master,
         # A gradient and two moments for every trained weight.
         "gradients and AdamW": trained * _share(recipe, shape, trained=True) * 3 * master,
     }
@@ -65,7 +72,7 @@ def _gathered(recipe: Recipe, shape: dict[str, Any]) -> dict[str, float]:
     in_flight = min(layers, 2 + config.forward_prefetch) if _reshards(config) else layers
     root = _num_root_parameters(shape) * width / tp_size
     parts = {
-        "gathered weights (rollout)": whole,
+        ROLLOUT_WEIGHTS: whole,
         "gathered weights (training)": (whole - root) * in_flight / layers + root,
     }
     if config.defer_grad_sync:
@@ -92,7 +99,7 @@ def _activations(recipe: Recipe, shape: dict[str, Any]) -> dict[str, float]:
         # About 20 hidden-sized tensors stay alive per block for the backward pass; of the other blocks, their input.
         "activations": tokens * hidden * width * (20 * kept_blocks + layers - kept_blocks) / placement.sp_size,
         "logits": min(scored / placement.sp_size, CHUNK_TOKENS) * shape["vocab_size"] * 4 * 3,
-        "KV cache": decoded * length * 2 * layers * kv_heads * head_dim * width / placement.tp_size,
+        KV_CACHE: decoded * length * 2 * layers * kv_heads * head_dim * width / placement.tp_size,
     }
 
 
@@ -109,7 +116,7 @@ def _num_root_parameters(shape: dict[str, Any]) -> int:
 
 def _share(recipe: Recipe, shape: dict[str, Any], *, trained: bool = False) -> float:
     """The share of the weights (or of the trained ones) that lies on one rank; adapters all lie in blocks."""
-    ranks = recipe.placement.num_devices
+    ranks = recipe.placement.train_devices
     if recipe.fsdp.root_wrap or (trained and recipe.lora is not None):
         return 1 / ranks
     outside = _num_root_parameters(shape) / num_parameters(shape)

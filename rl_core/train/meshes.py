@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -41,3 +44,17 @@ class Meshes:
         """Ranks that share each sequence."""
         self.tp_group: ProcessGroup = parameters["tp"].get_group()
         """Ranks that share each weight matrix."""
+        self._device = rank_info.device
+
+    def all_reduce_sum(self, values: list[float]) -> list[float]:
+        """Sums over replicas, in float64."""
+        return self._all_reduce(values, dist.ReduceOp.SUM)
+
+    def all_reduce_max(self, values: list[float]) -> list[float]:
+        """Maxima over replicas."""
+        return self._all_reduce(values, dist.ReduceOp.MAX)
+
+    def _all_reduce(self, values: list[float], op: Any) -> list[float]:
+        total = torch.tensor(values, dtype=torch.float64, device=self._device)
+        dist.all_reduce(total, op=op, group=self.dp_group)
+        return total.tolist()

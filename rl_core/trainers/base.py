@@ -74,7 +74,7 @@ class Trainer(ABC):
         """The FSDPBackend of each trained model, by name."""
 
     def sync_weights(self) -> None:
-        """Bring rollout weights up to date; here nothing, as the in-process engine shares the trained module."""
+        """Bring the weights of dedicated engines up to date; nothing where engines share the trained module."""
         return None
 
     def step(self) -> tuple[dict[str, float], DataProtoRef]:

@@ -1,73 +1,117 @@
-"""The wiring for language models: one track of tokens, one shared process per device."""
+"""The wiring for language models: one track of tokens; in each process that trains, all components side by side."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from rl_core.algorithms import algorithms
 from rl_core.data_proto import DataProto
 from rl_core.distributed import DataProtoRef, Remote, placement, remote
+from rl_core.distributed.weight_sync import WeightSync
+from rl_core.envs.registration import portable_options
 from rl_core.models.bundle import ModelBundle
 from rl_core.rank_info import TrainTopology
+from rl_core.rollout.dedicated import DedicatedEngine
 from rl_core.rollout.engine import RolloutEngine
 from rl_core.train.fsdp import FSDPBackend
 from rl_core.train.stack import TrainStack, check_multi_update
+from rl_core.train.wire import WeightVersion
 from rl_core.trainers.base import Track, Trainer
+from schemas.rollout import EngineKind, SyncMode
 
 
 class TextTrainer(Trainer):
     """RL on a causal language model with its environments."""
 
+    sync: Remote | None = None
+
     def build(self) -> None:
-        """One block: model, backend, engine, algorithm and stack side by side in each worker."""
+        """One block where the components that train share a process per device; beside it, that of a dedicated engine.
+
+        The in-process engine is one of the siblings; a dedicated one is tied to the backend by a WeightSync.
+        """
+        recipe, placed = self.recipe, self.recipe.placement
+        topology = TrainTopology(tp_size=placed.tp_size, sp_size=placed.sp_size)
+        dedicated = recipe.rollout.engine is EngineKind.DEDICATED
+        with placement(self.pool) as whole:
+            if dedicated:
+                with placement(self.pool, fraction=placed.rollout_devices / placed.num_devices):
+                    self.engine = self._dedicated_engine()
+            with placement(self.pool, fraction=placed.train_devices / placed.num_devices, topology=topology):
+                self._training_side()
+                if dedicated:
+                    self.sync = remote(
+                        WeightSync, backend=self.backend, rollout=self.engine, config=recipe.rollout.sync
+                    )
+                else:
+                    self.engine = remote(RolloutEngine, self.backend, *self._engine_options())
+        self.groups = [whole]
+
+    def _training_side(self) -> None:
+        """Model, backend, algorithm and stack."""
         recipe, training = self.recipe, self.recipe.training
         algorithm_cls, algorithm_config = algorithms.resolve(recipe.algorithm, "algorithm")
         driver_algorithm = algorithm_cls(algorithm_config)
         check_multi_update(driver_algorithm, training.num_updates_per_batch)
         updates = training.num_mini_batches * training.num_updates_per_batch
-        topology = TrainTopology(tp_size=recipe.placement.tp_size, sp_size=recipe.placement.sp_size)
-        with placement(self.pool, fraction=1.0, shared_workers=True, topology=topology) as group:
-            bundle = remote(ModelBundle, self.source_model, recipe.model)
-            self.backend = remote(
-                FSDPBackend,
-                bundle,
-                recipe.fsdp,
-                recipe.optimizer,
-                recipe.scheduler,
-                recipe.lora,
-                total_steps=self.total_steps * updates,
-                seed=recipe.seed,
-                with_reference=driver_algorithm.needs_reference,
-                ema_cfg=recipe.ema,
-            )
-            self.engine = remote(
-                RolloutEngine,
-                self.backend,
-                recipe.rollout,
-                recipe.environments,
-                recipe.model.chat_template_kwargs,
-                recipe.seed,
-            )
-            algorithm = remote(algorithm_cls, algorithm_config)
-            stack = remote(
-                TrainStack,
-                self.backend,
-                algorithm,
-                micro_batch_size=recipe.placement.micro_batch_size,
-                max_tokens_per_micro_batch=recipe.placement.max_tokens_per_micro_batch,
-                num_mini_batches=training.num_mini_batches,
-                num_updates_per_batch=training.num_updates_per_batch,
-                max_grad_norm=training.max_grad_norm,
-                temperature=recipe.rollout.temperature,
-            )
-        self.groups = [group]
+        bundle = remote(ModelBundle, self.source_model, recipe.model)
+        self.backend = remote(
+            FSDPBackend,
+            bundle,
+            recipe.fsdp,
+            recipe.optimizer,
+            recipe.scheduler,
+            recipe.lora,
+            total_steps=self.total_steps * updates,
+            seed=recipe.seed,
+            with_reference=driver_algorithm.needs_reference,
+            ema_cfg=recipe.ema,
+        )
+        algorithm = remote(algorithm_cls, algorithm_config)
+        stack = remote(
+            TrainStack,
+            self.backend,
+            algorithm,
+            micro_batch_size=recipe.placement.micro_batch_size,
+            max_tokens_per_micro_batch=recipe.placement.max_tokens_per_micro_batch,
+            num_mini_batches=training.num_mini_batches,
+            num_updates_per_batch=training.num_updates_per_batch,
+            max_grad_norm=training.max_grad_norm,
+            temperature=recipe.rollout.temperature,
+        )
         self.tracks = {"text": Track(driver_algorithm, stack)}
+
+    def _dedicated_engine(self) -> Remote:
+        recipe = self.recipe
+        mode = recipe.rollout.sync.mode_for(has_adapters=recipe.lora is not None)
+        adapters = recipe.lora if mode is SyncMode.ADAPTER else None
+        model = self.source_model, recipe.model, adapters, recipe.fsdp.param_dtype
+        return remote(DedicatedEngine, *model, *self._engine_options())
+
+    def _engine_options(self) -> tuple[Any, ...]:
+        recipe = self.recipe
+        return recipe.rollout, portable_options(recipe.environments), recipe.model.chat_template_kwargs, recipe.seed
 
     def rollout(self, prompts: DataProto) -> dict[str, DataProtoRef]:
         """The group of replies to each prompt."""
-        return {"text": self.engine.rollout(prompts, self.step_count)}
+        version = self._up_to_date(evaluation=False)
+        return {"text": self.engine.rollout(prompts, self.step_count, version)}
 
     def play_held_out(self, prompts: DataProto, max_new_tokens: int) -> DataProtoRef:
         """Greedy replies."""
-        return self.engine.evaluate(prompts, max_new_tokens)
+        version = self._up_to_date(evaluation=True)
+        return self.engine.evaluate(prompts, max_new_tokens, version)
+
+    def sync_weights(self) -> None:
+        """Send a dedicated engine the weights that rollouts use, unless it holds them."""
+        self._up_to_date(evaluation=False)
+
+    def _up_to_date(self, *, evaluation: bool) -> WeightVersion | None:
+        """The weights that a dedicated engine holds after a sync, which sends nothing when it holds the right ones.
+
+        The loop syncs after each step; this covers the first rollout, a loaded checkpoint, and averages on loan.
+        """
+        return None if self.sync is None else self.sync.sync(evaluation=evaluation).version
 
     def backends(self) -> dict[str, Remote]:
         """The one trained model."""

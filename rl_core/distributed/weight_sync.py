@@ -1,0 +1,179 @@
+"""From the trainer's weights to a dedicated engine's: gathered, cast, sent in buckets, and compared by checksum.
+
+    with placement(pool, fraction=1 / 2):
+        rollout = remote(DedicatedEngine, ...)
+    with placement(pool, fraction=1 / 2):
+        backend = remote(FSDPBackend, ...)
+        sync = remote(WeightSync, backend=backend, rollout=rollout)
+    sync.sync()
+
+All training ranks gather; the first one sends and speaks to the engine, each of whose ranks holds the whole model.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch.distributed as dist
+
+from rl_core.data_proto import DataProto
+from rl_core.dispatch import Collect, distributed
+from rl_core.distributed.remote import PendingCall, Remote
+from rl_core.rank_info import RankInfo
+from rl_core.rollout.dedicated import WIRE
+from rl_core.train.fsdp import FSDPBackend
+from rl_core.train.sharding import DTYPES
+from rl_core.train.wire import Bucket, Checksum, Named, WeightVersion, checksum, kept_weights, pack, sent_weights
+from rl_core.train.wire_group import WireHost
+from schemas.rollout import SyncConfig, SyncTransport
+
+BUCKETS_UNDER_WAY = 2
+"""Buckets in the object store at once: one is gathered while the other is loaded."""
+
+
+@dataclass(frozen=True)
+class SyncReport:
+    """What one sync did."""
+
+    version: WeightVersion
+    """The weights that the engine now holds."""
+    num_buckets: int
+    """0 when it held them already."""
+    num_bytes: int
+    """Of weights, sent once."""
+    seconds: float
+
+
+class WeightSync:
+    """The bridge between a FSDPBackend, its sibling, and a DedicatedEngine in another placement block."""
+
+    needs_rank_info = True
+
+    def __init__(
+        self, backend: FSDPBackend, rollout: Remote, config: SyncConfig | None = None, *, rank_info: RankInfo
+    ) -> None:
+        config = config or SyncConfig()
+        self.backend, self.rollout, self.config = backend, rollout, config
+        self.mode = config.mode_for(has_adapters=backend.lora_cfg is not None)
+        self.dtype = DTYPES[config.dtype]
+        self._sends = rank_info.rank == 0
+        self._transport: Transport | None = None
+        self._synced: WeightVersion | None = None
+        """What the engine holds, on the rank that sends."""
+        self._kept: dict[str, Checksum] | None = None
+
+    @distributed(collect=Collect.RANK_ZERO)
+    def sync(self, *, evaluation: bool = False) -> SyncReport:
+        """Bring the engine up to date; nothing is sent when it is. Collective.
+
+        The first sync also compares what the engine loaded by itself (the frozen base of adapters).
+        Args: evaluation: send what greedy evaluation uses, where that differs from what rollouts use (moving averages).
+        Raises: WeightMismatch when the engine's weights are not the trainer's afterwards.
+        """
+        start = time.perf_counter()
+        version = self.backend.weight_version(evaluation=evaluation)
+        held = self._held()
+        if held == version:
+            return SyncReport(version, 0, 0, time.perf_counter() - start)
+        expected = {} if held is not None else self._kept_checksums()
+        self._synced = None
+        weights = self._on_wire(sent_weights(self.backend, self.mode, averaged=version.averaged), expected)
+        num_buckets, num_bytes = self._send(weights)
+        if self._sends:
+            self.rollout.finish_sync(version, expected, self.dtype)
+            self._synced = version
+        return SyncReport(version, num_buckets, num_bytes, time.perf_counter() - start)
+
+    def _held(self) -> WeightVersion | None:
+        """What the engine holds, by the one rank that knows how the last sync ended."""
+        held = [self._synced]
+        dist.broadcast_object_list(held, src=0)
+        return held[0]
+
+    def _kept_checksums(self) -> dict[str, Checksum]:
+        """Of frozen weights, computed once."""
+        if self._kept is None:
+            kept: dict[str, Checksum] = {}
+            for _ in self._on_wire(kept_weights(self.backend, self.mode), kept):
+                pass
+            self._kept = kept
+        return dict(self._kept)
+
+    def _on_wire(self, weights: Iterable[Named], sums: dict[str, Checksum]) -> Iterator[Named]:
+        """Weights in the wire's format, their checksums noted; gathered but dropped on ranks that do not send."""
+        for name, weight in weights:
+            if self._sends:
+                cast = weight.to(self.dtype)
+                sums[name] = checksum(cast)
+                yield name, cast
+
+    def _send(self, weights: Iterator[Named]) -> tuple[int, int]:
+        """Returns: the number of buckets and of bytes."""
+        buckets = pack(weights, self.config.bucket_bytes)
+        num_buckets = num_bytes = 0
+        for bucket in buckets:
+            if self._transport is None:
+                self._transport = _open(self.config.transport, self.rollout, self.backend)
+            self._transport.send(bucket)
+            num_buckets, num_bytes = num_buckets + 1, num_bytes + bucket.values_N.nbytes
+        if self._transport is not None:
+            self._transport.flush()
+        return num_buckets, num_bytes
+
+
+class Transport(Protocol):
+    """A way for buckets."""
+
+    def send(self, bucket: Bucket) -> None:
+        """Send one bucket; it may still be under way afterwards."""
+        ...
+
+    def flush(self) -> None:
+        """Wait until all have arrived."""
+        ...
+
+
+class ObjectStore:
+    """Through Ray's object store: a bucket is put once, and each of the engine's machines fetches it once."""
+
+    def __init__(self, rollout: Remote) -> None:
+        self.rollout = rollout
+        self._pending: list[PendingCall] = []
+
+    def send(self, bucket: Bucket) -> None:
+        batch = DataProto.from_dict({WIRE: bucket.values_N.cpu()})
+        self._pending.append(self.rollout.load_bucket.submit(bucket.pieces, batch))
+        if len(self._pending) == BUCKETS_UNDER_WAY:
+            self._pending.pop(0).result()
+
+    def flush(self) -> None:
+        while self._pending:
+            self._pending.pop(0).result()
+
+
+class Broadcasts:
+    """By collectives from this rank to all of the engine's, in a group of their own."""
+
+    def __init__(self, rollout: Remote, backend: FSDPBackend) -> None:
+        import ray
+
+        self.rollout = rollout
+        host = WireHost(ray.util.get_node_ip_address(), rollout._group.world_size, backend.device)
+        joining = rollout.join_wire.submit(host.meeting)
+        self._group = host.enter()
+        joining.result()
+
+    def send(self, bucket: Bucket) -> None:
+        receiving = self.rollout.receive_bucket.submit(bucket.pieces, bucket.values_N.dtype)
+        self._group.broadcast(bucket.values_N)
+        receiving.result()
+
+    def flush(self) -> None:
+        """Each bucket has arrived when `send` returns."""
+
+
+def _open(transport: SyncTransport, rollout: Remote, backend: FSDPBackend) -> Transport:
+    return ObjectStore(rollout) if transport is SyncTransport.OBJECT_STORE else Broadcasts(rollout, backend)

@@ -1,0 +1,124 @@
+"""The dedicated rollout engine: a model of its own on devices of its own, which is sent the trainer's weights.
+
+An update is a run of buckets, by either way, and `finish_sync`. Only then the engine samples again: with half an
+update, or with other weights than it is asked for, it refuses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from rl_core.data_proto import DataProto
+from rl_core.dispatch import Execute, distributed
+from rl_core.errors import StaleEngine
+from rl_core.models.bundle import ModelBundle
+from rl_core.rank_info import RankInfo
+from rl_core.rollout.engine import RolloutEngine
+from rl_core.train import sharding
+from rl_core.train.lora import inject_lora
+from rl_core.train.meshes import Meshes
+from rl_core.train.wire import Bucket, Checksum, Piece, WeightVersion, check_same, checksum, unpack
+from rl_core.train.wire_group import Meeting, WireGroup
+from schemas.recipe import DType, LoraConfig, ModelConfig, RolloutConfig
+
+WIRE = "wire"
+"""The column of a bucket's numbers, [N]."""
+
+
+class Replica:
+    """A whole model on one rank, in the format it computes in. Offers an engine what a FSDPBackend does.
+
+    Args: lora: adapters to receive beside the base; None when the weights arrive merged, or without adapters.
+    """
+
+    def __init__(
+        self, source: str, config: ModelConfig, lora: LoraConfig | None, dtype: DType, rank_info: RankInfo
+    ) -> None:
+        self.bundle, self.rank_info, self.device = ModelBundle(source, config), rank_info, rank_info.device
+        self.policy, self.meshes = self.bundle.policy, Meshes(rank_info)
+        if lora is not None:
+            inject_lora(self.policy, lora, seed=0)
+        sharding.cast_parameters(self.policy, dtype)
+        self.policy.to(self.device).requires_grad_(False).eval()
+        self.parameters = dict(self.policy.named_parameters())
+        self.version: WeightVersion | None = None
+        """The weights held; None before the first update and while one is under way."""
+
+    def weight_version(self, *, evaluation: bool = False) -> WeightVersion:
+        """The weights held, the same for every purpose. Raises: StaleEngine when they are not complete."""
+        if self.version is None:
+            raise StaleEngine(
+                "the rollout engine holds no complete weights of the trainer's yet; WeightSync.sync first"
+            )
+        return self.version
+
+    def load(self, bucket: Bucket) -> None:
+        """A part of an update. Raises: WeightMismatch when it does not fit the model."""
+        self.version = None
+        unpack(bucket, self.parameters)
+
+    def finish(self, version: WeightVersion, expected: dict[str, Checksum], dtype: torch.dtype) -> None:
+        """End an update. Raises: WeightMismatch when a tensor is not what was sent; the engine then stays unusable."""
+        self.version = None
+        found = {name: checksum(self.parameters[name].to(dtype)) for name in expected if name in self.parameters}
+        check_same(expected, found, f"rollout engine rank {self.rank_info.rank}, weights {version}")
+        self.version = version
+
+    @contextmanager
+    def gathered(self) -> Iterator[Any]:
+        """The policy, for sampling."""
+        with torch.no_grad():
+            yield self.policy
+
+    rollout_policy = gathered
+
+
+class DedicatedEngine(RolloutEngine):
+    """A rollout engine that owns its model: `RolloutEngine` on a `Replica`, and the receiving end of a weight sync."""
+
+    needs_rank_info = True
+
+    def __init__(
+        self,
+        source: str,
+        model: ModelConfig,
+        lora: LoraConfig | None,
+        dtype: DType,
+        config: RolloutConfig,
+        env_options: dict[str, dict[str, Any]],
+        template_kwargs: dict[str, Any],
+        seed: int,
+        *,
+        rank_info: RankInfo,
+    ) -> None:
+        self.replica = Replica(source, model, lora, dtype, rank_info)
+        super().__init__(self.replica, config, env_options, template_kwargs, seed)
+        self._group: WireGroup | None = None
+
+    @distributed(execute=Execute.RANK_ZERO)
+    def weight_version(self) -> WeightVersion | None:
+        """The weights held; None when they are not complete."""
+        return self.replica.version
+
+    def join_wire(self, meeting: Meeting) -> None:
+        """Enter the group that `receive_bucket` gets its numbers from."""
+        self._group = WireGroup.join(meeting, self.replica.rank_info.rank + 1, self.replica.device)
+
+    def load_bucket(self, pieces: tuple[Piece, ...], values: DataProto) -> None:
+        """A bucket from the object store: its numbers are the column `wire`."""
+        self.replica.load(Bucket(pieces, values.tensor(WIRE)))
+
+    def receive_bucket(self, pieces: tuple[Piece, ...], dtype: torch.dtype) -> None:
+        """A bucket by broadcast; the sender takes part at the same time."""
+        assert self._group is not None
+        values_N = torch.empty(sum(map(len, pieces)), dtype=dtype, device=self.replica.device)
+        self._group.broadcast(values_N)
+        self.replica.load(Bucket(pieces, values_N))
+
+    def finish_sync(self, version: WeightVersion, expected: dict[str, Checksum], dtype: torch.dtype) -> None:
+        """End an update: these weights are now `version`. Raises: WeightMismatch when a checksum differs."""
+        self.replica.finish(version, expected, dtype)

@@ -1,0 +1,188 @@
+"""Weights on their way to a rollout engine: which tensors, packed into buckets, and the checksum of what arrived.
+
+Names are those of the engine's parameters. Tensors are gathered one after the other, so that no rank ever holds the
+whole model beside its shards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from rl_core.errors import RecipeError, WeightMismatch
+from rl_core.train import sharding
+from rl_core.train.lora import TRAINED, base_name, is_adapter, is_averaged
+from schemas.rollout import SyncMode
+
+if TYPE_CHECKING:
+    from rl_core.train.fsdp import FSDPBackend
+
+Named = tuple[str, Tensor]
+CHUNK = 2**22
+"""Numbers that are widened at once for a checksum."""
+NUM_NAMED = 3
+"""Tensors that an error lists by name."""
+
+
+@dataclass(frozen=True)
+class WeightVersion:
+    """Which weights: those after so many changes since the workers started."""
+
+    number: int
+    averaged: bool = False
+    """The moving average at that time, not the weights themselves."""
+
+    def __str__(self) -> str:
+        return f"{self.number} (average)" if self.averaged else str(self.number)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A run of numbers of one tensor, flattened."""
+
+    name: str
+    start: int
+    stop: int
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """What travels at once."""
+
+    pieces: tuple[Piece, ...]
+    values_N: Tensor
+    """The pieces end to end."""
+
+
+@dataclass(frozen=True)
+class Checksum:
+    """What two equal tensors have in common."""
+
+    shape: tuple[int, ...]
+    value: int
+
+
+def checksum(tensor: Tensor) -> Checksum:
+    """Sum of (position + 1) x bits over a tensor of floats, modulo 2^64.
+
+    One changed number, or two different ones that swapped places, always change it. It is exact wherever it is
+    computed, as integers add up the same in any order, and a GPU computes it at the speed of its memory.
+    """
+    flat = tensor.detach().reshape(-1)
+    bits_N = flat.view({2: torch.int16, 4: torch.int32}[flat.element_size()])
+    total = 0
+    for start in range(0, len(bits_N), CHUNK):
+        part = bits_N[start : start + CHUNK].long()
+        total += int((part * torch.arange(start + 1, start + 1 + len(part), device=part.device)).sum())
+    return Checksum(tuple(tensor.shape), total % 2**64)
+
+
+def check_same(expected: Mapping[str, Checksum], found: Mapping[str, Checksum], where: str) -> None:
+    """Raises: WeightMismatch naming the tensors that differ."""
+    bad = [name for name, wanted in expected.items() if found.get(name) != wanted]
+    if bad:
+        first = bad[0]
+        raise WeightMismatch(
+            f"{where}: {len(bad)} of {len(expected)} tensors differ from the trainer's, first "
+            f"{', '.join(bad[:NUM_NAMED])}; {first}: expected {expected[first]}, found {found.get(first)}"
+        )
+
+
+def pack(tensors: Iterable[Named], bucket_bytes: int) -> Iterator[Bucket]:
+    """Tensors of one format, in order, in buckets of `bucket_bytes` but the last; a large tensor spans several."""
+    pieces: list[Piece] = []
+    parts: list[Tensor] = []
+    used = 0
+    for name, tensor in tensors:
+        flat = tensor.detach().reshape(-1)
+        capacity = max(1, bucket_bytes // flat.element_size())
+        start = 0
+        while start < len(flat):
+            stop = min(len(flat), start + capacity - used)
+            pieces.append(Piece(name, start, stop))
+            parts.append(flat[start:stop])
+            used, start = used + stop - start, stop
+            if used == capacity:
+                yield Bucket(tuple(pieces), torch.cat(parts))
+                pieces, parts, used = [], [], 0
+    if parts:
+        yield Bucket(tuple(pieces), torch.cat(parts))
+
+
+@torch.no_grad()
+def unpack(bucket: Bucket, parameters: Mapping[str, Tensor]) -> None:
+    """Write a bucket into parameters, in place and in their format. Raises: WeightMismatch on one that has no place."""
+    for piece, values in zip(bucket.pieces, bucket.values_N.split(list(map(len, bucket.pieces))), strict=True):
+        target = parameters.get(piece.name)
+        if target is None or piece.stop > target.numel():
+            size = "no such parameter" if target is None else f"a parameter of {target.numel()} numbers"
+            raise WeightMismatch(f"{piece.name}[{piece.start}:{piece.stop}] was sent, but the engine has {size}")
+        target.view(-1)[piece.start : piece.stop].copy_(values)
+
+
+def sent_weights(backend: FSDPBackend, mode: SyncMode, *, averaged: bool) -> Iterator[Named]:
+    """What changes while training, gathered on every rank. Collective: exhaust it on all ranks.
+
+    Args: averaged: the moving average in place of the weights. Raises: RecipeError when adapters cannot be merged.
+    """
+    values = _values(backend, averaged=averaged)
+    if mode is SyncMode.FULL and backend.lora_cfg is not None:
+        return _merged(backend, values)
+    return ((name, _gather(backend, values[name])) for name in backend.trainable)
+
+
+def kept_weights(backend: FSDPBackend, mode: SyncMode) -> Iterator[Named]:
+    """What the engine loaded by itself and is never sent. Collective, like `sent_weights`."""
+    if mode is SyncMode.FULL and backend.lora_cfg is not None:
+        return iter(())
+    kept = {name: value for name, value in _values(backend, averaged=False).items() if name not in backend.trainable}
+    return ((name, _gather(backend, value)) for name, value in kept.items())
+
+
+def _values(backend: FSDPBackend, *, averaged: bool) -> dict[str, Any]:
+    """Every parameter by name, as this rank holds it."""
+    for unit in sharding.units(backend.policy):
+        unit.reshard()
+    values = {name: value for name, value in backend.policy.named_parameters() if not is_averaged(name)}
+    if averaged:
+        assert backend.ema is not None
+        values |= backend.ema.shadow
+    return values
+
+
+def _gather(backend: FSDPBackend, value: Any) -> Tensor:
+    moved = value.detach().to(backend.device)
+    return moved.full_tensor() if hasattr(moved, "full_tensor") else moved
+
+
+def _merged(backend: FSDPBackend, values: dict[str, Any]) -> Iterator[Named]:
+    """The model without adapters: weight + scaling x B A, added up in float32."""
+    layers = {name: module for name, module in backend.policy.named_modules() if TRAINED in _scaling(module)}
+    known = {f"{name}.lora_{side}.{TRAINED}.weight" for name in layers for side in "AB"}
+    other = [name for name in values if is_adapter(name) and name not in known]
+    if other:
+        raise RecipeError(f"rollout.sync.mode full: {other[0]} cannot be merged into a weight; use mode adapter")
+    for name, value in values.items():
+        if is_adapter(name):
+            continue
+        full = _gather(backend, value)
+        layer = layers.get(name.removesuffix(".base_layer.weight")) if name.endswith(".base_layer.weight") else None
+        if layer is not None:
+            adapter = name.removesuffix("base_layer.weight")
+            down = _gather(backend, values[f"{adapter}lora_A.{TRAINED}.weight"]).float()
+            up = _gather(backend, values[f"{adapter}lora_B.{TRAINED}.weight"]).float()
+            delta = (up @ down) * _scaling(layer)[TRAINED]
+            full = full.float() + (delta.T if getattr(layer, "fan_in_fan_out", False) else delta)
+        yield base_name(name), full
+
+
+def _scaling(module: nn.Module) -> dict[str, float]:
+    scaling = getattr(module, "scaling", None)
+    return scaling if isinstance(scaling, dict) else {}

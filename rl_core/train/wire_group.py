@@ -1,0 +1,69 @@
+"""A process group between two worlds: one sender, and the ranks of an engine that have a world group of their own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+SENDER = 0
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """Where the members of a wire group find each other."""
+
+    host: str
+    port: int
+    world_size: int
+    """The sender and all receivers."""
+
+
+class WireGroup:
+    """Broadcasts from the sender: NCCL between GPUs, gloo otherwise. Waits as long as the worker's collectives do."""
+
+    def __init__(self, meeting: Meeting, store: Any, rank: int, device: torch.device) -> None:
+        timeout = dist.distributed_c10d.default_pg_timeout
+        self.device = device
+        # torch has no public way to a group across two worlds: `new_group` knows only the ranks of its own.
+        if device.type == "cuda":
+            from torch.distributed import distributed_c10d
+
+            nccl: Any = distributed_c10d.ProcessGroupNCCL  # pyright: ignore[reportAttributeAccessIssue]
+            options = nccl.Options()
+            options._timeout = timeout
+            self._group = nccl(store, rank, meeting.world_size, options)
+        else:
+            gloo: Any = dist.ProcessGroupGloo  # pyright: ignore[reportPrivateImportUsage]
+            self._group = gloo(store, rank, meeting.world_size, timeout)
+
+    @classmethod
+    def join(cls, meeting: Meeting, rank: int, device: torch.device) -> WireGroup:
+        """Enter as receiver `rank` (1 or more); waits for the others."""
+        return cls(meeting, _store(meeting.host, meeting.port, is_master=False), rank, device)
+
+    def broadcast(self, values_N: Tensor) -> None:
+        """Send `values_N`, or receive into it, in place."""
+        self._group.broadcast(values_N, SENDER).wait()
+
+
+class WireHost:
+    """The sender's side of a wire group: `meeting` is told to the receivers, then everyone enters."""
+
+    def __init__(self, host: str, num_receivers: int, device: torch.device) -> None:
+        self._store, self._device = _store(host, 0, is_master=True), device
+        self.meeting = Meeting(host, self._store.port, num_receivers + 1)
+
+    def enter(self) -> WireGroup:
+        """Wait for all receivers."""
+        return WireGroup(self.meeting, self._store, SENDER, self._device)
+
+
+def _store(host: str, port: int, *, is_master: bool) -> Any:
+    timeout = dist.distributed_c10d.default_pg_timeout
+    return dist.TCPStore(  # pyright: ignore[reportPrivateImportUsage]
+        host, port, is_master=is_master, timeout=timeout, wait_for_workers=False
+    )

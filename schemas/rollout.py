@@ -1,0 +1,70 @@
+"""The recipe's `rollout` block: how the policy is sampled, and how a dedicated engine gets its weights."""
+
+from enum import StrEnum
+
+from pydantic import Field
+
+from schemas.section import DType, Section
+
+
+class EngineKind(StrEnum):
+    """What samples the policy."""
+
+    IN_PROCESS = "in_process"
+    """The trained module itself, on the devices that train it."""
+    DEDICATED = "dedicated"
+    """A model of its own on devices of its own (`placement.rollout_devices`), which is sent the weights."""
+
+
+class SyncTransport(StrEnum):
+    """How weights reach a dedicated engine."""
+
+    OBJECT_STORE = "object_store"
+    """Ray's object store, through the host's memory: each machine fetches a bucket once."""
+    BROADCAST = "broadcast"
+    """A collective from the trainer's first rank to all engine ranks: NCCL between GPUs, gloo otherwise."""
+
+
+class SyncMode(StrEnum):
+    """Which tensors a dedicated engine is sent."""
+
+    FULL = "full"
+    """Every weight; adapters are merged into theirs first, so that the engine samples a plain model."""
+    ADAPTER = "adapter"
+    """The adapters alone, added to a base that the engine loads itself: little to send, and no rounding of the sum."""
+
+
+class SyncConfig(Section):
+    """How a dedicated engine gets the trainer's weights."""
+
+    transport: SyncTransport = SyncTransport.OBJECT_STORE
+    """The way they go."""
+    mode: SyncMode | None = None
+    """What goes; unset means `adapter` with `lora`, else `full`."""
+    bucket_bytes: int = Field(default=2**26, ge=4)
+    """Weights travel in buckets of this size; a large tensor spans several. A few buckets exist at once."""
+    dtype: DType = DType.BFLOAT16
+    """Format on the wire; `float32` only where `fsdp.param_dtype` is."""
+
+    def mode_for(self, *, has_adapters: bool) -> SyncMode:
+        """`mode`, or what it means when unset."""
+        return self.mode or (SyncMode.ADAPTER if has_adapters else SyncMode.FULL)
+
+
+class RolloutConfig(Section):
+    """How the policy is sampled."""
+
+    engine: EngineKind = EngineKind.IN_PROCESS
+    """What samples."""
+    sync: SyncConfig = SyncConfig()
+    """How a dedicated engine gets its weights."""
+    samples_per_prompt: int = Field(default=8, ge=1)
+    """Group size G: siblings that share a prompt."""
+    max_new_tokens: int = Field(default=256, ge=1)
+    """Limit per turn."""
+    max_context_length: int = Field(default=2048, ge=2)
+    """Limit of prompt, replies and observations together, for several turns."""
+    temperature: float = Field(default=1.0, gt=0)
+    """Softmax temperature of sampling; the log-probabilities are those of the tempered distribution."""
+    max_batch_size: int = Field(default=64, ge=1)
+    """Most rows decoded at once; larger rollouts go in slices of whole groups."""

@@ -1,0 +1,179 @@
+"""A whole text job whose rollouts come from an engine of its own: same loop, same learning, never with old weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from pydantic import ValidationError
+
+from rl_core.envs import BaseTextEnv, BaseTextEnvStepOutput
+from rl_core.errors import StaleEngine
+from rl_core.train.wire import WeightVersion
+from rl_core.trainers.base import prompt_batch
+from rl_core.trainers.text import TextTrainer
+from schemas.recipe import Recipe
+
+NUM_STEPS, NUM_PROMPTS, NUM_SIBLINGS = 3, 4, 4
+# The engine decodes token by token, the trainer reads whole rows, both in bfloat16 (log-probabilities near -4.5).
+BF16_TOLERANCE = 0.05
+DEDICATED: dict[str, Any] = {"placement": {"num_devices": 2, "rollout_devices": 1}}
+
+
+class VowelEnv(BaseTextEnv):
+    """Pays for the share of vowels."""
+
+    def __init__(self, env_config: dict[str, Any] | None = None, extras: dict[str, Any] | None = None) -> None:
+        super().__init__()
+
+    def step(self, action: str) -> BaseTextEnvStepOutput:
+        reward = sum(letter in "aeiouAEIOU" for letter in action) / max(1, len(action)) + action.count("7") / 8
+        return BaseTextEnvStepOutput(observations=[], reward=reward, done=True, metadata={})
+
+
+ITEMS = [
+    {
+        "uid": f"row-{row}",
+        "prompt": [{"role": "user", "content": f"say {row * 7}"}],
+        "env_class": "tests.rollout.test_dedicated:VowelEnv",
+        "env_extras": {"reward_spec": {"ground_truth": ""}},
+    }
+    for row in range(NUM_PROMPTS * 2)
+]
+
+
+def recipe(model_dir: Path, *, dedicated: bool = True, **changes: Any) -> Recipe:
+    rollout = {"samples_per_prompt": NUM_SIBLINGS, "max_new_tokens": 8} | changes.pop("rollout", {})
+    placement = {"num_devices": 1, "threads_per_device": 1, "micro_batch_size": 8}
+    return Recipe.model_validate(
+        {
+            "name": "vowels",
+            "model": {"path": str(model_dir)},
+            "optimizer": {"learning_rate": 2e-2, "eps": 1e-4},
+            "data": {"train": ["unused"], "eval": ["unused"]},
+            "rollout": rollout | ({"engine": "dedicated"} if dedicated else {}),
+            "training": {"num_iterations": 1, "steps_per_iteration": NUM_STEPS, "prompts_per_step": NUM_PROMPTS},
+            "placement": placement | (DEDICATED["placement"] if dedicated else {}),
+        }
+        | changes
+    )
+
+
+@contextmanager
+def running(settings: Recipe) -> Iterator[TextTrainer]:
+    trainer = TextTrainer(settings, settings.model.path, ITEMS)
+    try:
+        trainer.build()
+        yield trainer
+    finally:
+        trainer.close()
+
+
+LORA: dict[str, Any] = {"lora": {"rank": 4, "alpha": 8}}
+AVERAGE: dict[str, Any] = {"ema_full": {"decay": 0.5, "mirror": True, "rollout": True}}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("ray_cluster")
+@pytest.mark.parametrize(
+    ("trained", "sync"),
+    [({}, {"transport": "broadcast", "bucket_bytes": 20_000}), (LORA, {"transport": "object_store"})],
+    ids=["full-broadcast", "lora-object-store"],
+)
+def test_the_engine_samples_from_the_weights_of_every_step(tiny_model_dir: Path, trained: Any, sync: dict[str, Any]):
+    with running(recipe(tiny_model_dir, rollout={"sync": sync}, **trained)) as trainer:
+        assert len(set(trainer.pids())) == 2
+        versions = []
+        for _ in range(NUM_STEPS):
+            metrics, rollout = trainer.step()
+            # What the engine said while sampling, beside the trainer's own forward pass over the same tokens.
+            assert 0.0 <= metrics["delta_log_prob_max"] < BF16_TOLERANCE
+            assert metrics["seconds/sync"] > 0
+            assert len(rollout) == NUM_PROMPTS * NUM_SIBLINGS
+            versions.append(trainer.engine.weight_version())
+            assert versions[-1] == trainer.backend.weight_version()
+        assert [version.number for version in versions] == [1, 2, 3]
+        with pytest.raises(StaleEngine, match="with weights 4, the rollout engine holds weights 3"):
+            trainer.engine.rollout(prompt_batch(ITEMS[:2]), 0, WeightVersion(4))
+        with pytest.raises(StaleEngine, match="with weights 2, the rollout engine holds weights 3"):
+            trainer.engine.evaluate(prompt_batch(ITEMS[:2]), 4, WeightVersion(2))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("ray_cluster")
+def test_in_float32_a_dedicated_engine_changes_nothing(tiny_model_dir: Path):
+    exact = {"fsdp": {"param_dtype": "float32"}, **LORA}
+    outcomes = []
+    for dedicated in (False, True):
+        sync = {"sync": {"dtype": "float32"}} if dedicated else {}
+        with running(recipe(tiny_model_dir, dedicated=dedicated, rollout=sync, **exact)) as trainer:
+            steps = [trainer.step() for _ in range(2)]
+            said = [list(rollout.non_tensor_batch["response"]) for _, rollout in steps]
+            greedy = list(trainer.evaluate(ITEMS[:3], 4).non_tensor_batch["response"])
+            outcomes.append((said, greedy, trainer.backend.full_state()[0]))
+    (said, greedy, weights), (other_said, other_greedy, other_weights) = outcomes
+    assert said == other_said
+    assert greedy == other_greedy
+    assert all(torch.equal(weight, other_weights[name]) for name, weight in weights.items())
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("ray_cluster")
+def test_a_resumed_run_syncs_before_its_first_rollout(tiny_model_dir: Path, tmp_path: Path):
+    settings = recipe(tiny_model_dir, **LORA)
+    with running(settings) as trainer:
+        trainer.step()
+        trainer.save(str(tmp_path))
+        state = trainer.state_dict()
+        _, straight = trainer.step()
+        said = list(straight.non_tensor_batch["response"])
+        with pytest.raises(StaleEngine):
+            trainer.backend.load(str(tmp_path / "policy"))
+            trainer.engine.rollout(prompt_batch(ITEMS[:2]), 0, trainer.backend.weight_version())
+    with running(settings) as resumed:
+        assert resumed.engine.weight_version() is None
+        resumed.load(str(tmp_path))
+        resumed.load_state_dict(state)
+        metrics, rollout = resumed.step()
+        assert metrics["delta_log_prob_max"] < BF16_TOLERANCE
+        assert list(rollout.non_tensor_batch["response"]) == said
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("ray_cluster")
+def test_rollouts_use_the_average_again_after_an_evaluation_of_the_weights(tiny_model_dir: Path):
+    with running(recipe(tiny_model_dir, **AVERAGE)) as trainer:
+        trainer.step()
+        assert trainer.engine.weight_version() == WeightVersion(1, averaged=True)
+        trainer.evaluate(ITEMS[:3], 4)
+        # The average is lent to the evaluation, evaluated, and given back: two more changes of weights.
+        assert trainer.engine.weight_version() == WeightVersion(2)
+        metrics, _ = trainer.step()
+        assert trainer.engine.weight_version() == WeightVersion(4, averaged=True)
+        assert metrics["delta_log_prob_max"] < BF16_TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"placement": {"num_devices": 2}},
+            "rollout_devices is 0; with rollout.engine: dedicated it must be 1 or more",
+        ),
+        ({"placement": {"num_devices": 1, "rollout_devices": 1}}, "leaves none to train on"),
+        ({"rollout": {"sync": {"mode": "adapter"}}}, "set lora, or use mode: full"),
+        ({"rollout": {"sync": {"dtype": "float32"}}}, "finer than fsdp.param_dtype: bfloat16"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(tiny_model_dir: Path, changes: dict[str, Any], message: str):
+    with pytest.raises(ValidationError, match=message):
+        recipe(tiny_model_dir, **changes)
+
+
+def test_an_in_process_engine_has_no_devices_of_its_own(tiny_model_dir: Path):
+    with pytest.raises(ValidationError, match=r"rollout_devices is 1; with rollout.engine: in_process it must be 0"):
+        recipe(tiny_model_dir, dedicated=False, placement=DEDICATED["placement"])
