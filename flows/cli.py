@@ -1,5 +1,6 @@
 """The `rl-train` command. Heavy packages are imported only by the commands that need them."""
 
+import os
 import sys
 from typing import Annotated
 
@@ -85,6 +86,8 @@ def lineage(
 def main() -> None:
     """Entry point: what a person can put right ends with its message alone and exit code 2."""
     Home.default().activate()
+    # A recipe may name a class in a module of the current folder, where Ray's workers look too.
+    sys.path.append(os.getcwd())
     try:
         app()
     except UserError as error:

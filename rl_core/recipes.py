@@ -10,8 +10,9 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import BaseModel, ValidationError
 
 from rl_core.errors import RecipeError, UserError
-from rl_core.registry import PluginConfig, describe_validation_error, nearest
-from schemas.recipe import Recipe
+from rl_core.registry import describe_validation_error, nearest
+from schemas.preference import PairSource
+from schemas.recipe import Domain, Recipe
 
 DEPLOYMENTS = Path(__file__).resolve().parent.parent / "deployments"
 
@@ -77,18 +78,27 @@ def dump_recipe(recipe: Recipe) -> str:
 
 def _check_plugins(recipe: Recipe) -> None:
     from rl_core.algorithms import algorithms
-    from rl_core.data.generate import GenerateSpec
-    from rl_core.data.sources import SourceSpec
-    from rl_core.data.sources import SourceSpec
-    from rl_core.envs.registration import spec
+    from rl_core.envs.registration import config_class, own_options, spec
 
     algorithms.resolve(recipe.algorithm, "algorithm")
     for env_id, options in recipe.environments.items():
-        _check_block(getattr(spec(env_id).load(), "Config", PluginConfig), options, f"environments.{env_id}")
+        config_cls = config_class(spec(env_id, options).load())
+        if config_cls is not None:
+            _check_block(config_cls, own_options(options), f"environments.{env_id}")
     for part in ("train", "eval"):
         for index, entry in enumerate(getattr(recipe.data, part)):
             if isinstance(entry, dict):
-                _check_block(GenerateSpec if "task" in entry else SourceSpec, entry, f"data.{part}.{index}")
+                _check_block(_source_model(recipe, entry), entry, f"data.{part}.{index}")
+
+
+def _source_model(recipe: Recipe, entry: dict[str, Any]) -> type[BaseModel]:
+    """What a block of `data.train` or `data.eval` has to be."""
+    from rl_core.data.generate import GenerateSpec
+    from rl_core.data.sources import SourceSpec
+
+    if recipe.domain is Domain.PREFERENCE:
+        return PairSource
+    return GenerateSpec if "task" in entry else SourceSpec
 
 
 def _check_block(config_cls: type[BaseModel], values: dict[str, Any], where: str) -> None:

@@ -8,10 +8,10 @@ from rl_core.data.checking import CheckSettings
 from rl_core.data.generate import GenerateSpec, materialise, planned_path
 from rl_core.data.sources import DatasetNotHere, data_files
 from rl_core.envs import accepted_ground_truths
-from rl_core.envs.registration import spec
+from rl_core.envs.registration import kinds_of, spec
 from rl_core.home import Home
 from schemas.contract import SchemaName
-from schemas.recipe import Recipe
+from schemas.recipe import Domain, Recipe
 
 
 def resolve_sources(entries: Sequence[str | dict[str, Any]], data_dir: Path) -> list[Path]:
@@ -43,6 +43,8 @@ def planned_sources(entries: Sequence[str | dict[str, Any]], data_dir: Path) -> 
 
 def check_settings(recipe: Recipe) -> CheckSettings:
     """The contract a recipe's rows are held to."""
+    if recipe.domain is Domain.PREFERENCE:
+        return CheckSettings({}, schema=SchemaName.PREFERENCE, pairs_alone=True)
     allowed = accepted_ground_truths() | _own_environments(recipe)
     return CheckSettings(allowed, recipe.data.default_env_class, schema=SchemaName.PROMPT)
 
@@ -63,7 +65,8 @@ def _is_task(entry: str | dict[str, Any]) -> TypeGuard[dict[str, Any]]:
 
 def _own_environments(recipe: Recipe) -> dict[str, frozenset[str]]:
     """Environments outside the project, which the recipe names by import path."""
-    return {env_id: spec(env_id).load().ground_truth_kinds for env_id in recipe.environments if ":" in env_id}
+    named = {env_id: options for env_id, options in recipe.environments.items() if ":" in env_id or "target" in options}
+    return {env_id: kinds_of(spec(env_id, options).load()) for env_id, options in named.items()}
 
 
 def preparation_settings(recipe: Recipe, home: Home, tokenizer_id: str) -> dict[str, Any]:

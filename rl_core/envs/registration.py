@@ -139,10 +139,11 @@ def portable_options(options: Mapping[str, Mapping[str, Any]]) -> dict[str, dict
 
 def accepted_ground_truths() -> dict[str, frozenset[str]]:
     """For every id, the kinds of `reward_spec.ground_truth` it takes. Imports the environments."""
-    return {env_id: _kinds(spec(env_id).load()) for env_id in registered()}
+    return {env_id: kinds_of(spec(env_id).load()) for env_id in registered()}
 
 
-def _kinds(cls: type) -> frozenset[str]:
+def kinds_of(cls: type) -> frozenset[str]:
+    """The kinds of ground truth an environment class takes; all of them where it does not say."""
     return frozenset(getattr(cls, "ground_truth_kinds", BaseTextEnv.ground_truth_kinds))
 
 

@@ -1,0 +1,5 @@
+"""SkyRL's import paths for what lives in `rl_core.envs`, so that environments written for SkyRL import unchanged."""
+
+from rl_core.envs import make, register
+
+__all__ = ["make", "register"]
