@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test check format clean bench-data-proto bench-validate bench-prep
+.PHONY: help install train test check format clean bench-data-proto bench-validate bench-prep bench-sandbox
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,6 +52,9 @@ clean: ## remove .venv and every cache (runs and models in .rl-train stay)
 ROWS ?= 1000000
 bench-validate: $(STAMP) ## time validation beside a plain loop: ROWS=1000000
 	$(BIN)/python -m benchmarks.validate --rows $(ROWS)
+
+bench-sandbox: $(STAMP) ## time lcb beside one process per test: 200 programs x 10 tests
+	$(BIN)/python -m benchmarks.sandbox
 
 bench-prep: $(STAMP) ## time preparation of an archive of small images beside unzip: IMAGES=20000
 	$(BIN)/python -m benchmarks.prep --images $(IMAGES)
