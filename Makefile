@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test check format clean bench-data-proto bench-validate bench-prep bench-sandbox
+.PHONY: help install train test check format clean bench-data-proto bench-validate bench-prep bench-gae bench-logprob bench-sandbox
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +55,12 @@ bench-validate: $(STAMP) ## time validation beside a plain loop: ROWS=1000000
 
 bench-sandbox: $(STAMP) ## time lcb beside one process per test: 200 programs x 10 tests
 	$(BIN)/python -m benchmarks.sandbox
+
+bench-gae: $(STAMP) ## time vectorised advantages beside a loop over time
+	$(BIN)/python -m benchmarks.gae
+
+bench-logprob: $(STAMP) ## time and memory of log-probabilities over 49,152 words: in chunks beside the plain way
+	$(BIN)/python -m benchmarks.logprob
 
 bench-prep: $(STAMP) ## time preparation of an archive of small images beside unzip: IMAGES=20000
 	$(BIN)/python -m benchmarks.prep --images $(IMAGES)

@@ -45,6 +45,8 @@ class PolicyGradient(StageAlgorithm):
         """No preset."""
 
     config: PolicyGradientConfig
+    # Of most policy losses; an instance takes it from its own.
+    supports_multi_update: bool = True
 
     def __init__(self, config: PolicyGradientConfig) -> None:
         super().__init__(config)

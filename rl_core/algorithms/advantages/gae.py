@@ -13,38 +13,52 @@ from pydantic import Field
 from rl_core.algorithms.advantages.base import AdvantageEstimator, AdvantageInputs, advantage_estimators
 from rl_core.algorithms.advantages.groups import Groups
 from rl_core.algorithms.advantages.scaling import ScaledConfig, whiten
-from rl_core.algorithms.advantages.scan import discounted_sums, to_front
+from rl_core.algorithms.advantages.scan import discounted_sums, front_of, moved
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+ROWS = 256
+"""Rows worked on at once: what they need between steps stays in the processor's cache."""
 
 
 def gae(
     rewards_BT: Tensor, values_BT: Tensor, mask_BT: Tensor, *, gamma: float = 1.0, lam: float = 0.95
 ) -> tuple[Tensor, Tensor]:
     """Advantages and returns (A + V), [B, T] each, 0 where the mask is; whatever stands there has no influence."""
+    import torch
+
     kept_BT = mask_BT != 0
-    target_BT = to_front(kept_BT)
-    if target_BT is None:
-        return _gae_front(rewards_BT, values_BT, kept_BT, gamma, lam)
-    rewards_BT, values_BT, kept_BT = (
-        tensor.new_empty(tensor.shape).scatter_(1, target_BT, tensor) for tensor in (rewards_BT, values_BT, kept_BT)
-    )
-    advantages_BT, returns_BT = _gae_front(rewards_BT, values_BT, kept_BT, gamma, lam)
-    return advantages_BT.gather(1, target_BT), returns_BT.gather(1, target_BT)
+    front_BT = front_of(kept_BT)
+    if front_BT is not None:
+        rewards_BT, values_BT = (moved(tensor, kept_BT, front_BT) for tensor in (rewards_BT, values_BT))
+    advantages_BT, returns_BT = torch.empty_like(rewards_BT), torch.empty_like(rewards_BT)
+    inputs = (rewards_BT, values_BT, kept_BT if front_BT is None else front_BT, advantages_BT, returns_BT)
+    for part in zip(*(tensor.split(ROWS) for tensor in inputs), strict=True):
+        _gae_front(*part, gamma=gamma, lam=lam)
+    if front_BT is None:
+        return advantages_BT, returns_BT
+    return moved(advantages_BT, front_BT, kept_BT), moved(returns_BT, front_BT, kept_BT)
 
 
 def _gae_front(
-    rewards_BT: Tensor, values_BT: Tensor, kept_BT: Tensor, gamma: float, lam: float
-) -> tuple[Tensor, Tensor]:
-    """`gae` where the kept places of every row come first."""
+    rewards_BT: Tensor,
+    values_BT: Tensor,
+    kept_BT: Tensor,
+    advantages_BT: Tensor,
+    returns_BT: Tensor,
+    *,
+    gamma: float,
+    lam: float,
+) -> None:
+    """`gae` where the kept places of every row come first, into the last two tensors."""
     skipped_BT = ~kept_BT
     values_BT = values_BT.masked_fill(skipped_BT, 0.0)
     deltas_BT = rewards_BT - values_BT
     deltas_BT[:, :-1].add_(values_BT[:, 1:], alpha=gamma)
     deltas_BT.masked_fill_(skipped_BT, 0.0)
-    advantages_BT = discounted_sums(deltas_BT, gamma * lam)
-    return advantages_BT, values_BT.add_(advantages_BT)
+    advantages_BT.copy_(discounted_sums(deltas_BT, gamma * lam))
+    returns_BT.copy_(values_BT.add_(advantages_BT))
 
 
 @advantage_estimators.register("gae")

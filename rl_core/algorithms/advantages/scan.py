@@ -42,9 +42,15 @@ def _powers(decay: float, like: Tensor) -> tuple[Tensor, Tensor]:
     return (base ** (BLOCK - steps_K)).to(like), within_KK.to(like)
 
 
-def to_front(kept_BT: Tensor) -> Tensor | None:
-    """Where each place goes when the kept ones move to the front, [B, T]; None when they stand there already."""
+def front_of(kept_BT: Tensor) -> Tensor | None:
+    """The first places of each row, as many as it has kept ones, [B, T] bool; None when they are those already."""
+    import torch
+
     if not bool((kept_BT[:, 1:] > kept_BT[:, :-1]).any()):
         return None
-    num_kept_B1 = kept_BT.sum(1, keepdim=True)
-    return kept_BT.cumsum(1).sub_(1).where(kept_BT, num_kept_B1 + (~kept_BT).cumsum(1) - 1)
+    return torch.arange(kept_BT.shape[1], device=kept_BT.device) < kept_BT.sum(1, keepdim=True)
+
+
+def moved(values_BT: Tensor, from_BT: Tensor, to_BT: Tensor) -> Tensor:
+    """The values at `from_BT`, in order, at the places of `to_BT`, and 0 elsewhere; both have as many in every row."""
+    return values_BT.new_zeros(values_BT.shape).masked_scatter_(to_BT, values_BT[from_BT])

@@ -1,0 +1,148 @@
+"""Log-probabilities of given tokens without the table of all of them: [N, V] never exists, forward or backward.
+
+The vocabulary is walked through in chunks: a running maximum m and sum s of exp(logit - m) give the normaliser, as in
+online softmax (arXiv 1805.02867). What the backward pass needs is recomputed chunk by chunk. With a frozen head (LoRA)
+nothing is: d log p(t) / d hidden = W_t - sum_v p_v W_v, and that mean of the head's rows is summed on the way forward.
+
+Axes: N positions, H hidden, V vocabulary, C words of one chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+CHUNK_ELEMENTS = 2**21
+"""Logits that exist at once, of all positions together."""
+
+
+def linear_log_probs(
+    hidden_NH: Tensor,
+    weight_VH: Tensor,
+    targets_N: Tensor,
+    *,
+    temperature: float = 1.0,
+    with_entropy: bool = False,
+    entropy_grad: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """log softmax(hidden @ weight.T / temperature) at the targets, [N], and the entropy, [N] or None; in float32.
+
+    Logits are computed in the dtype of the weight, everything after in float32 (float64 stays). The entropy carries a
+    gradient only with `entropy_grad`.
+    """
+    log_probs_N, entropy_N = _LinearLogProbs.apply(  # type: ignore[misc]
+        hidden_NH.to(weight_VH.dtype), weight_VH, targets_N, 1.0 / temperature, with_entropy, entropy_grad
+    )
+    return log_probs_N, entropy_N if with_entropy else None
+
+
+class _LinearLogProbs(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden_NH: Tensor,
+        weight_VH: Tensor,
+        targets_N: Tensor,
+        scale: float,
+        with_entropy: bool,
+        entropy_grad: bool,
+    ) -> tuple[Tensor, Tensor]:
+        # With a trained head or an entropy's gradient the backward pass meets every logit anyway.
+        gather_mean = ctx.needs_input_grad[0] and not ctx.needs_input_grad[1] and not entropy_grad
+        sums = _Sums(hidden_NH, gather_mean=gather_mean, with_entropy=with_entropy)
+        for start, words_CH in _chunks(hidden_NH, weight_VH):
+            sums.add(_logits(hidden_NH, words_CH, scale), words_CH, targets_N - start)
+        normaliser_N = sums.normaliser()
+        entropy_N = sums.entropy() if with_entropy else torch.zeros_like(normaliser_N)
+        ctx.scale, ctx.entropy_grad, ctx.gather_mean = scale, entropy_grad, gather_mean
+        if gather_mean:
+            pull_NH = weight_VH[targets_N].to(sums.total_N.dtype) - sums.mean_NH / sums.total_N[:, None]
+            ctx.save_for_backward((scale * pull_NH).to(hidden_NH.dtype))
+        else:
+            ctx.save_for_backward(hidden_NH, weight_VH, targets_N, normaliser_N, entropy_N)
+        if not entropy_grad:
+            ctx.mark_non_differentiable(entropy_N)
+        return sums.target_N - normaliser_N, entropy_N
+
+    @staticmethod
+    def backward(ctx: Any, grad_N: Tensor, grad_entropy_N: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        if ctx.gather_mean:
+            (pull_NH,) = ctx.saved_tensors
+            return (grad_N[:, None] * pull_NH).to(pull_NH.dtype), None, None, None, None, None
+        hidden_NH, weight_VH, targets_N, normaliser_N, entropy_N = ctx.saved_tensors
+        wants_hidden, wants_weight = ctx.needs_input_grad[:2]
+        grad_hidden_NH = torch.zeros_like(hidden_NH, dtype=normaliser_N.dtype) if wants_hidden else None
+        grad_weight_VH = torch.empty_like(weight_VH) if wants_weight else None
+        rows_N = torch.arange(len(targets_N), device=targets_N.device)
+        for start, words_CH in _chunks(hidden_NH, weight_VH):
+            log_probs_NC = _logits(hidden_NH, words_CH, ctx.scale).sub_(normaliser_N[:, None])
+            if ctx.entropy_grad:
+                slope_NC = (log_probs_NC + entropy_N[:, None]).mul_(grad_entropy_N[:, None]).add_(grad_N[:, None])
+                slope_NC.mul_(log_probs_NC.exp_()).neg_()
+            else:
+                slope_NC = log_probs_NC.exp_().mul_(-grad_N[:, None])
+            here_N = (targets_N >= start) & (targets_N < start + len(words_CH))
+            slope_NC[rows_N[here_N], targets_N[here_N] - start] += grad_N[here_N]
+            slope_NC = slope_NC.mul_(ctx.scale).to(hidden_NH.dtype)
+            if grad_hidden_NH is not None:
+                grad_hidden_NH += slope_NC @ words_CH
+            if grad_weight_VH is not None:
+                torch.mm(slope_NC.t(), hidden_NH, out=grad_weight_VH[start : start + len(words_CH)])
+        grad_hidden_NH = None if grad_hidden_NH is None else grad_hidden_NH.to(hidden_NH.dtype)
+        return grad_hidden_NH, grad_weight_VH, None, None, None, None
+
+
+class _Sums:
+    """What is summed over the vocabulary, relative to a running maximum; [N] or [N, H]."""
+
+    def __init__(self, hidden_NH: Tensor, *, gather_mean: bool, with_entropy: bool) -> None:
+        dtype = torch.promote_types(hidden_NH.dtype, torch.float32)
+        self.highest_N = hidden_NH.new_full((len(hidden_NH),), float("-inf"), dtype=dtype)
+        self.total_N = torch.zeros_like(self.highest_N)
+        self.target_N = torch.zeros_like(self.highest_N)
+        self.weighted_N = torch.zeros_like(self.highest_N) if with_entropy else None
+        self.mean_NH = torch.zeros_like(hidden_NH, dtype=dtype) if gather_mean else torch.empty(0)
+        self.gather_mean = gather_mean
+
+    def add(self, logits_NC: Tensor, words_CH: Tensor, places_N: Tensor) -> None:
+        """One chunk. Args: places_N: the targets' columns; outside 0..C-1 they are another chunk's."""
+        here_N = (places_N >= 0) & (places_N < logits_NC.shape[1])
+        column_N1 = places_N.clamp(0, logits_NC.shape[1] - 1)[:, None]
+        self.target_N = logits_NC.gather(1, column_N1)[:, 0].where(here_N, self.target_N)
+        highest_N = self.highest_N.maximum(logits_NC.amax(1))
+        shrink_N = (self.highest_N - highest_N).exp()
+        if self.weighted_N is None:
+            parts_NC = logits_NC.sub_(highest_N[:, None]).exp_()
+        else:
+            parts_NC = (logits_NC - highest_N[:, None]).exp_()
+            self.weighted_N = self.weighted_N * shrink_N + torch.linalg.vecdot(parts_NC, logits_NC)
+        self.highest_N = highest_N
+        self.total_N = self.total_N * shrink_N + parts_NC.sum(1)
+        if self.gather_mean:
+            self.mean_NH.mul_(shrink_N[:, None]).add_(parts_NC.to(words_CH.dtype) @ words_CH)
+
+    def normaliser(self) -> Tensor:
+        """log sum exp of all logits."""
+        return self.highest_N + self.total_N.log()
+
+    def entropy(self) -> Tensor:
+        """The normaliser less the mean logit."""
+        assert self.weighted_N is not None
+        return self.normaliser() - self.weighted_N / self.total_N
+
+
+def _chunks(hidden_NH: Tensor, weight_VH: Tensor) -> Iterator[tuple[int, Tensor]]:
+    """The rows of the head, chunk by chunk, with the number of the first."""
+    size = max(CHUNK_ELEMENTS // max(len(hidden_NH), 1), 256)
+    for start in range(0, len(weight_VH), size):
+        yield start, weight_VH[start : start + size]
+
+
+def _logits(hidden_NH: Tensor, words_CH: Tensor, scale: float) -> Tensor:
+    """[N, C], a fresh tensor in float32 (float64 stays)."""
+    logits_NC = hidden_NH @ words_CH.t()
+    logits_NC = logits_NC.to(torch.promote_types(logits_NC.dtype, torch.float32))
+    return logits_NC if scale == 1.0 else logits_NC.mul_(scale)
