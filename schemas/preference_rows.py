@@ -25,17 +25,22 @@ class PreferencePair:
     rejected: str
 
 
-def preference_contract(folder: Path | None = None, limits: MediaLimits | None = None) -> RowContract:
+def preference_contract(
+    folder: Path | None = None, limits: MediaLimits | None = None, *, needs_image: bool = True
+) -> RowContract:
     """The contract of preference rows.
 
     Args: folder: the images' root, against which relative paths resolve; None checks no file.
+    needs_image: refuse rows about text alone, which have no `image`.
     """
 
     def text(field: str):
         return lambda value: _text_problems(field, value)
 
     fields = {
-        "image": lambda value: _image_problems(value, folder, limits or MediaLimits()),
+        "image": lambda value: (
+            [] if value is None and not needs_image else _image_problems(value, folder, limits or MediaLimits())
+        ),
         "question": text("question"),
         "chosen": text("chosen"),
         "rejected": text("rejected"),
@@ -53,9 +58,9 @@ def preference_values(row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def preference_pair(row: Mapping[str, Any], *, folder: Path, place: str) -> PreferencePair:
+def preference_pair(row: Mapping[str, Any], *, folder: Path, place: str, needs_image: bool = True) -> PreferencePair:
     """The pair of a row, image paths resolved against `folder`. Raises: DataError naming `place`."""
-    problems = preference_contract().problems(row)
+    problems = preference_contract(needs_image=needs_image).problems(row)
     if problems:
         raise DataError(problems[0].at(place))
     values = preference_values(row)

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from schemas.placement import PlacementConfig
+from schemas.preference import PreferenceConfig
 from schemas.rollout import EngineKind, RolloutConfig, SyncMode
 from schemas.section import DType, Section
 
@@ -19,6 +20,10 @@ class Domain(StrEnum):
 
     TEXT = "text"
     """Tokens of a language model, single- or multi-turn."""
+    VISION = "vision"
+    """Tokens of a vision-language model, whose prompts show pictures."""
+    PREFERENCE = "preference"
+    """Nothing is sampled: rows hold a better and a worse answer each."""
 
 
 class FSDPMode(StrEnum):
@@ -61,11 +66,25 @@ class ExportKind(StrEnum):
     """The adapters alone, in peft's format, beside the name of the base model."""
 
 
+class ModelPart(StrEnum):
+    """A part of a vision-language model."""
+
+    VISION_TOWER = "vision_tower"
+    """From pixels to features."""
+    PROJECTOR = "projector"
+    """From features to what stands among the embeddings of words."""
+    LANGUAGE_MODEL = "language_model"
+    """What reads both and answers."""
+
+
 class ModelConfig(Section):
     """The policy's starting weights."""
 
     path: str
-    """A local folder, a Hugging Face id (`name` or `name@revision`), or `embedded:smollm2-135m-instruct`."""
+    """A local folder, a Hugging Face id (`name` or `name@revision`), `embedded:smollm2-135m-instruct`, or
+    `embedded:tiny-vlm`."""
+    frozen: list[ModelPart] | None = None
+    """Parts of a vision-language model that are not trained and get no adapters; unset freezes the vision tower."""
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     """Passed to the tokenizer's chat template, in the length filter and in the rollout alike."""
     attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
@@ -213,7 +232,7 @@ class TrainingConfig(Section):
     keep_best: int = Field(default=0, ge=0)
     """Checkpoints kept besides, for having the highest `best_metric`."""
     best_metric: str = "reward_mean"
-    """A metric of the iteration, or `eval/accuracy` and `eval/mean_reward` where evaluations follow iterations."""
+    """A metric of the iteration, or a score such as `eval/accuracy` where evaluations follow iterations."""
 
 
 class EvaluationConfig(Section):
@@ -232,8 +251,10 @@ class RegistrationConfig(Section):
 
     model_name: str | None = None
     """Name in the MLflow model registry; unset means `rl-train-<recipe name>`."""
+    score: str = "accuracy"
+    """What the champion is chosen by: `accuracy`, `mean_reward`, or another score of the domain's evaluation."""
     margin: float = Field(default=0.0, ge=0)
-    """The champion alias moves only when accuracy exceeds the incumbent's by more than this."""
+    """The champion alias moves only when the score exceeds the incumbent's by more than this."""
 
 
 class Recipe(Section):
@@ -261,6 +282,8 @@ class Recipe(Section):
     algorithm: dict[str, Any] = Field(default_factory=lambda: {"name": "grpo"})
     """`{name: grpo, ...}` or `{target: my_pkg.my_module:MyAlgorithm, ...}`."""
     rollout: RolloutConfig = RolloutConfig()
+    preference: PreferenceConfig = PreferenceConfig()
+    """How pairs are read, in the domain `preference`."""
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     registration: RegistrationConfig = RegistrationConfig()
@@ -268,14 +291,14 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _batches_divide(self) -> "Recipe":
-        rows = self.training.prompts_per_step * self.rollout.samples_per_prompt
+        rows = self.training.prompts_per_step * self.rows_per_prompt
         replicas = self.placement.num_replicas
         name = self.placement.train_devices_name
         name = name if replicas == self.placement.train_devices else f"{name} / (tp_size x sp_size)"
         parts = self.training.num_mini_batches * replicas
         if rows % parts:
             raise ValueError(
-                f"prompts_per_step x samples_per_prompt = {rows} rows do not divide into num_mini_batches x "
+                f"prompts_per_step x {self._rows_per_prompt_name} = {rows} rows do not divide into num_mini_batches x "
                 f"{name} = {parts} equal parts"
             )
         if self.training.prompts_per_step % replicas:
@@ -304,6 +327,12 @@ class Recipe(Section):
         return self
 
     @model_validator(mode="after")
+    def _pairs_are_not_sampled(self) -> "Recipe":
+        if self.domain is Domain.PREFERENCE and self.rollout != RolloutConfig():
+            raise ValueError("rollout: nothing is sampled in the domain preference; leave the block out")
+        return self
+
+    @model_validator(mode="after")
     def _one_average_of_what_is_trained(self) -> "Recipe":
         if self.ema_lora is not None and self.lora is None:
             raise ValueError("ema_lora follows an adapter: set lora, or use ema_full")
@@ -315,7 +344,7 @@ class Recipe(Section):
     def _best_metric_exists(self) -> "Recipe":
         metric = self.training.best_metric
         if metric.startswith("eval/"):
-            if metric not in ("eval/accuracy", "eval/mean_reward"):
+            if self.domain is Domain.TEXT and metric not in ("eval/accuracy", "eval/mean_reward"):
                 raise ValueError(
                     f"training.best_metric {metric!r}: evaluations give eval/accuracy and eval/mean_reward"
                 )
@@ -327,6 +356,15 @@ class Recipe(Section):
     def ema(self) -> EmaLoraConfig | EmaFullConfig | None:
         """The moving average, of either kind."""
         return self.ema_lora or self.ema_full
+
+    @property
+    def rows_per_prompt(self) -> int:
+        """Rows of a step that belong to one prompt: the samples of a group, or the two answers of a pair."""
+        return 2 if self.domain is Domain.PREFERENCE else self.rollout.samples_per_prompt
+
+    @property
+    def _rows_per_prompt_name(self) -> str:
+        return "2 answers" if self.domain is Domain.PREFERENCE else "samples_per_prompt"
 
     @property
     def registered_name(self) -> str:

@@ -37,6 +37,8 @@ class CheckSettings:
     media_root: Path | None = None
     """Where relative media paths begin; unset means the folder of the file that names them."""
     limits: MediaLimits = field(default_factory=MediaLimits)
+    pairs_alone: bool = False
+    """Of preference rows check the texts alone: there may be no image, and a published cache has checked its own."""
 
     def contract(self, schema: SchemaName, file: str) -> RowContract:
         """The contract of a file's rows."""
@@ -48,6 +50,7 @@ class CheckSettings:
             prompt_key=self.prompt_key,
             media_root=self.media_root,
             limits=self.limits,
+            pairs_alone=self.pairs_alone,
         )
 
 

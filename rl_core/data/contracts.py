@@ -28,16 +28,18 @@ def contract_of(
     prompt_key: str = "prompt",
     media_root: Path | None = None,
     limits: MediaLimits | None = None,
+    pairs_alone: bool = False,
 ) -> RowContract:
     """The contract of a file's rows.
 
     Args: media_root: where relative media paths begin; unset means the file's own folder.
+    pairs_alone: preference rows need no image, and no image is opened.
     """
     folder = media_root or Path(path).expanduser().absolute().parent
     if schema is SchemaName.MEDIA:
         return media_contract(folder, limits, prompt_key)
     if schema is SchemaName.PREFERENCE:
-        return preference_contract(folder, limits)
+        return preference_contract(None if pairs_alone else folder, limits, needs_image=not pairs_alone)
     if schema is SchemaName.RESPONSE:
         return response_contract()
     return prompt_contract(allowed_env_classes, default_env_class)

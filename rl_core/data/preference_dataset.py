@@ -41,9 +41,7 @@ class PreferenceDataset:
 
     def __getitem__(self, index: int) -> PreferencePair:
         """Image paths are absolute. Raises: IndexError; DataError naming file and row."""
-        if not 0 <= index < len(self):
-            raise IndexError(index)
-        subset = bisect_right(self._ends, index)
+        subset = self._subset(index)
         place = index - (self._ends[subset - 1] if subset else 0)
         entry = self.meta[self._subsets[subset]]
         file = self.root / entry["annotation"]
@@ -54,6 +52,15 @@ class PreferenceDataset:
 
     def __iter__(self) -> Iterator[PreferencePair]:
         return (self[index] for index in range(len(self)))
+
+    def subset_of(self, index: int) -> str:
+        """The name of the subset that a pair belongs to. Raises: IndexError."""
+        return self._subsets[self._subset(index)]
+
+    def _subset(self, index: int) -> int:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        return bisect_right(self._ends, index)
 
 
 def read_meta(root: Path) -> dict[str, dict[str, Any]]:

@@ -173,6 +173,7 @@ def _hash_parts(sources: list[SourceFile], num_training: int, settings: CheckSet
         "default env_class": settings.default_env_class or "",
         "prompt key": settings.prompt_key,
         "media limits": _describe_limits(settings.limits, settings.media_root),
+        "pairs": "texts alone" if settings.pairs_alone else "with images",
     }
 
 
@@ -189,7 +190,7 @@ def _from_memo(
         return None
     report = remembered.report
     # Media lie outside the files whose content is known, so rows that name some are looked at again.
-    if set(report.schemas.values()) & {SchemaName.MEDIA, SchemaName.PREFERENCE}:
+    if not settings.pairs_alone and set(report.schemas.values()) & {SchemaName.MEDIA, SchemaName.PREFERENCE}:
         return None
     if report.num_rejected and (report.rejects_path != str(rejects_path) or not rejects_path.is_file()):
         return None
