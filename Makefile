@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test check format clean bench-data-proto bench-validate bench-prep bench-gae bench-logprob bench-sandbox
+.PHONY: help install train test check format clean bench-data-proto bench-validate bench-prep bench-gae bench-logprob bench-sandbox bench-weight-sync
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -64,3 +64,6 @@ bench-logprob: $(STAMP) ## time and memory of log-probabilities over 49,152 word
 
 bench-prep: $(STAMP) ## time preparation of an archive of small images beside unzip: IMAGES=20000
 	$(BIN)/python -m benchmarks.prep --images $(IMAGES)
+
+bench-weight-sync: $(STAMP) ## time a weight sync of SmolLM2 beside the gather alone and memcpy
+	$(BIN)/python -m benchmarks.weight_sync

@@ -73,6 +73,9 @@ def running(settings: Recipe) -> Iterator[TextTrainer]:
         trainer.close()
 
 
+SHARED_WEIGHTS: dict[str, Any] = {
+    "placement": {"num_devices": 3, "rollout_devices": 1, "tp_size": 2, "threads_per_device": 1, "micro_batch_size": 8}
+}
 LORA: dict[str, Any] = {"lora": {"rank": 4, "alpha": 8}}
 AVERAGE: dict[str, Any] = {"ema_full": {"decay": 0.5, "mirror": True, "rollout": True}}
 
@@ -81,12 +84,15 @@ AVERAGE: dict[str, Any] = {"ema_full": {"decay": 0.5, "mirror": True, "rollout":
 @pytest.mark.usefixtures("ray_cluster")
 @pytest.mark.parametrize(
     ("trained", "sync"),
-    [({}, {"transport": "broadcast", "bucket_bytes": 20_000}), (LORA, {"transport": "object_store"})],
-    ids=["full-broadcast", "lora-object-store"],
+    [
+        (SHARED_WEIGHTS, {"transport": "broadcast", "bucket_bytes": 20_000}),
+        (LORA, {"transport": "object_store"}),
+    ],
+    ids=["full-tp2-broadcast", "lora-object-store"],
 )
 def test_the_engine_samples_from_the_weights_of_every_step(tiny_model_dir: Path, trained: Any, sync: dict[str, Any]):
     with running(recipe(tiny_model_dir, rollout={"sync": sync}, **trained)) as trainer:
-        assert len(set(trainer.pids())) == 2
+        assert len(set(trainer.pids())) == trainer.recipe.placement.num_devices
         versions = []
         for _ in range(NUM_STEPS):
             metrics, rollout = trainer.step()
