@@ -168,7 +168,12 @@ class Broadcasts:
 
     def send(self, bucket: Bucket) -> None:
         receiving = self.rollout.receive_bucket.submit(bucket.pieces, bucket.values_N.dtype)
-        self._group.broadcast(bucket.values_N)
+        try:
+            self._group.broadcast(bucket.values_N)
+        except RuntimeError:
+            # A broken group says only that a receiver is gone or late; the receivers' own answers say which, and why.
+            receiving.result()
+            raise
         receiving.result()
 
     def flush(self) -> None:

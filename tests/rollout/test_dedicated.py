@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +14,7 @@ import torch
 from pydantic import ValidationError
 
 from rl_core.envs import BaseTextEnv, BaseTextEnvStepOutput
-from rl_core.errors import StaleEngine
+from rl_core.errors import StaleEngine, WorkerDied
 from rl_core.train.wire import WeightVersion
 from rl_core.trainers.base import prompt_batch
 from rl_core.trainers.text import TextTrainer
@@ -90,7 +92,9 @@ AVERAGE: dict[str, Any] = {"ema_full": {"decay": 0.5, "mirror": True, "rollout":
     ],
     ids=["full-tp2-broadcast", "lora-object-store"],
 )
-def test_the_engine_samples_from_the_weights_of_every_step(tiny_model_dir: Path, trained: Any, sync: dict[str, Any]):
+def test_the_engine_samples_from_the_weights_of_every_step(
+    tiny_model_dir: Path, tmp_path: Path, trained: Any, sync: dict[str, Any]
+):
     with running(recipe(tiny_model_dir, rollout={"sync": sync}, **trained)) as trainer:
         assert len(set(trainer.pids())) == trainer.recipe.placement.num_devices
         versions = []
@@ -107,6 +111,12 @@ def test_the_engine_samples_from_the_weights_of_every_step(tiny_model_dir: Path,
             trainer.engine.rollout(prompt_batch(ITEMS[:2]), 0, WeightVersion(4))
         with pytest.raises(StaleEngine, match="with weights 2, the rollout engine holds weights 3"):
             trainer.engine.evaluate(prompt_batch(ITEMS[:2]), 4, WeightVersion(2))
+        trainer.save(str(tmp_path))
+        trainer.load(str(tmp_path))
+        engine_pid = trainer.pids()[0]
+        os.kill(engine_pid, signal.SIGKILL)
+        with pytest.raises(WorkerDied, match=rf"rank 0 \(DedicatedEngine-0\.\w+, pid {engine_pid}"):
+            trainer.sync_weights()
 
 
 @pytest.mark.slow
