@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from rl_core.errors import ModelError
 from rl_core.models import packing
+from rl_core.models.chunked_log_probs import is_plain_head, linear_log_probs
 from schemas.recipe import ModelConfig
 
 if TYPE_CHECKING:
@@ -89,6 +90,9 @@ class CausalLMPolicy(nn.Module):
         self, hidden_NH: Tensor, targets_N: Tensor, *, temperature: float, with_entropy: bool, entropy_grad: bool
     ) -> tuple[Tensor, Tensor | None]:
         head = self.language_model.lm_head
+        if is_plain_head(head):
+            entropy = {"with_entropy": with_entropy, "entropy_grad": entropy_grad}
+            return linear_log_probs(hidden_NH, head.weight, targets_N, temperature=temperature, **entropy)
 
         def chunk(hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
             all_log_probs = (head(hidden.to(head.weight.dtype)).float() / temperature).log_softmax(-1)

@@ -13,10 +13,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 CHUNK_ELEMENTS = 2**21
 """Logits that exist at once, of all positions together."""
+MIN_WORDS = 256
+"""Words of a chunk at least, however many positions there are: thinner products waste the processor."""
 
 
 def linear_log_probs(
@@ -37,6 +40,12 @@ def linear_log_probs(
         hidden_NH.to(weight_VH.dtype), weight_VH, targets_N, 1.0 / temperature, with_entropy, entropy_grad
     )
     return log_probs_N, entropy_N if with_entropy else None
+
+
+def is_plain_head(head: nn.Module) -> bool:
+    """Whether a head's weight alone says what it computes: no bias, adapter, hook, or tensor-parallel cut."""
+    hooked = head._forward_hooks or head._forward_pre_hooks or "forward" in vars(head)
+    return type(head) is nn.Linear and head.bias is None and not hooked and not isinstance(head.weight, DTensor)
 
 
 class _LinearLogProbs(torch.autograd.Function):
@@ -136,7 +145,7 @@ class _Sums:
 
 def _chunks(hidden_NH: Tensor, weight_VH: Tensor) -> Iterator[tuple[int, Tensor]]:
     """The rows of the head, chunk by chunk, with the number of the first."""
-    size = max(CHUNK_ELEMENTS // max(len(hidden_NH), 1), 256)
+    size = max(CHUNK_ELEMENTS // max(len(hidden_NH), 1), MIN_WORDS)
     for start in range(0, len(weight_VH), size):
         yield start, weight_VH[start : start + size]
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from rl_core.models import causal_lm
+from rl_core.models import chunked_log_probs
 from rl_core.models.causal_lm import CausalLMPolicy
 from rl_core.rank_info import RankInfo
 from tests.train.jobs import Setup, largest_difference, train
@@ -19,20 +19,28 @@ VOCABULARY, NUM_ROWS, NUM_RESPONSE = 97, 30, 100
 
 
 class Widest(TorchDispatchMode):
-    """Remembers the most rows that any tensor over the vocabulary had."""
+    """Remembers the most words that any tensor over all positions had."""
 
-    rows = 0
+    words = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         for tensor in out if isinstance(out, tuple | list) else [out]:
-            if isinstance(tensor, Tensor) and tensor.dim() >= 1 and tensor.shape[-1] == VOCABULARY:
-                self.rows = max(self.rows, tensor.numel() // VOCABULARY)
+            if isinstance(tensor, Tensor) and tensor.dim() == 2 and len(tensor) == NUM_ROWS * NUM_RESPONSE:
+                self.words = max(self.words, tensor.shape[1])
         return out
 
 
+@pytest.fixture
+def narrow(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Words of a chunk; more than the model's hidden size, so that no other tensor is as wide."""
+    monkeypatch.setattr(chunked_log_probs, "CHUNK_ELEMENTS", 1)
+    monkeypatch.setattr(chunked_log_probs, "MIN_WORDS", 20)
+    return 20
+
+
 @pytest.mark.parametrize("packed", [False, True])
-def test_no_more_vocabulary_rows_than_a_chunk_exist_or_wait_for_the_backward_pass(packed: bool) -> None:
+def test_no_more_words_than_a_chunk_exist_or_wait_for_the_backward_pass(packed: bool, narrow: int) -> None:
     shape: dict[str, Any] = {
         "hidden_size": 16,
         "intermediate_size": 16,
@@ -50,7 +58,6 @@ def test_no_more_vocabulary_rows_than_a_chunk_exist_or_wait_for_the_backward_pas
         kept += tensor.numel() // VOCABULARY if tensor.dim() > 1 and tensor.shape[-1] == VOCABULARY else 0
         return tensor
 
-    assert mask.sum() > 2 * causal_lm.CHUNK_TOKENS
     positions = torch.arange(ids.shape[1]).expand_as(ids)
     with Widest() as widest, torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         log_probs, entropy = policy(
@@ -59,17 +66,18 @@ def test_no_more_vocabulary_rows_than_a_chunk_exist_or_wait_for_the_backward_pas
         waiting = kept
         assert entropy is not None
         (log_probs.sum() + entropy.sum()).backward()
-    assert 0 < widest.rows <= causal_lm.CHUNK_TOKENS
+    assert widest.words == narrow
     assert waiting == 0
 
 
-def chunked(rank_info: RankInfo, setup: Setup, chunk_tokens: int) -> tuple[dict[str, Tensor], list[float]]:
+def chunked(rank_info: RankInfo, setup: Setup, min_words: int) -> tuple[dict[str, Tensor], list[float]]:
     """Training with a chunk so small that every pass needs several."""
-    former, causal_lm.CHUNK_TOKENS = causal_lm.CHUNK_TOKENS, chunk_tokens
+    former = chunked_log_probs.CHUNK_ELEMENTS, chunked_log_probs.MIN_WORDS
+    chunked_log_probs.CHUNK_ELEMENTS, chunked_log_probs.MIN_WORDS = 1, min_words
     try:
         weights, results = train(rank_info, setup, [0, 1])
     finally:
-        causal_lm.CHUNK_TOKENS = former
+        chunked_log_probs.CHUNK_ELEMENTS, chunked_log_probs.MIN_WORDS = former
     return weights, [result.loss for result in results]
 
 
