@@ -35,6 +35,8 @@ ENVIRONMENT = {
     "PYTHONHASHSEED": "0",
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
+    # Each thread would otherwise reserve 64 MiB of the address space that a program may have.
+    "MALLOC_ARENA_MAX": "1",
 }
 INTERPRETER_FLAGS = ("-s", "-S", "-P", "-B", "-X", "utf8")
 
@@ -125,21 +127,22 @@ def _namespaces() -> list[str]:
             options += ["--symlink", os.readlink(name), name]
         elif os.path.isdir(name):
             options += ["--ro-bind", name, name]
+    options += ["--proc", "/proc", "--dev", "/dev"]
+    # Before the binds: the interpreter itself may lie below /tmp.
+    for place in ("/tmp", "/dev/shm"):
+        options += ["--size", str(WRITABLE_BYTES), "--tmpfs", place]
     return options
 
 
 def _closing() -> list[str]:
-    """After the binds: what covers parts of them, what can be written, and nothing else."""
+    """After the binds: what covers parts of them, and what must not be written."""
     options = []
     site = f"{sys.base_prefix}/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
     if os.path.isdir(site):
         # Only the packages named in the settings may be seen.
         options += ["--size", "4096", "--perms", "0555", "--tmpfs", site]
     # In a sandbox that has to run as root, /proc/sys would be the machine's own, and root may write there.
-    options += ["--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev", "--remount-ro", "/dev"]
-    for place in ("/tmp", "/dev/shm"):
-        options += ["--size", str(WRITABLE_BYTES), "--tmpfs", place]
-    return [*options, "--remount-ro", "/", "--chdir", "/tmp"]
+    return [*options, "--remount-ro", "/proc", "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/tmp"]
 
 
 @contextmanager
