@@ -2,10 +2,16 @@ import pytest
 
 from rl_core.envs import make
 from rl_core.errors import EnvError
+from tests.envs.number_replies import CASES, RIGHT
 
 
 def reward(reply: str, truth: object) -> float:
     return make("gsm8k", extras={"reward_spec": {"ground_truth": truth}}).step(reply)["reward"]  # type: ignore[index]
+
+
+@pytest.mark.parametrize(("reply", "expected", "why"), CASES)
+def test_replies(reply: str, expected: str, why: str) -> None:
+    assert reward(reply, "42") == float(expected == RIGHT), why
 
 
 @pytest.mark.parametrize(
