@@ -1,6 +1,7 @@
 """Log-probabilities over a vocabulary of 49,152 words, forward and backward: in chunks, and the plain way.
 
     python -m benchmarks.logprob [--tokens 2048] [--hidden 576] [--repeats 3] [--threads 1] [--device cpu]
+        [--weights float32 bfloat16]
 
 Each way runs in a process of its own, so that its peak memory is its own. The plain way is `log_softmax(hidden @
 weight.T)` and `gather`, as a training loop without care would write it. Seconds are the best of the repeats: of the
@@ -10,6 +11,7 @@ process's own CPU time on a CPU, which other work on the machine does not length
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import re
 import subprocess
@@ -18,7 +20,6 @@ import time
 from pathlib import Path
 
 VOCABULARY = 49_152
-CASES = [(dtype, head) for dtype in ("float32", "bfloat16") for head in ("trained", "frozen")]
 
 
 def measure(way: str, dtype_name: str, head: str, args: argparse.Namespace) -> dict[str, float]:
@@ -90,6 +91,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--weights", nargs="+", default=["float32", "bfloat16"])
     parser.add_argument("--one", nargs=3, metavar=("WAY", "DTYPE", "HEAD"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.one:
@@ -97,7 +99,7 @@ def main() -> None:
         return
     print(f"{args.tokens} tokens, hidden {args.hidden}, vocabulary {VOCABULARY}, {args.device}, forward and backward")
     print(f"{'weights':9} {'head':8} {'way':8} {'seconds':>8} {'peak MiB':>9}   chunked / plain: time, memory")
-    for dtype, head in CASES:
+    for dtype, head in itertools.product(args.weights, ("trained", "frozen")):
         found = {way: _in_process(way, dtype, head) for way in ("plain", "chunked")}
         ratios = [found["chunked"][key] / found["plain"][key] for key in ("seconds", "bytes")]
         for way, numbers in found.items():
