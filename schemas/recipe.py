@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 
 from schemas.placement import PlacementConfig
 from schemas.preference import PreferenceConfig
+from schemas.rewards import RewardServiceConfig
 from schemas.rollout import EngineKind, RolloutConfig, SyncMode
 from schemas.section import DType, Section
 
@@ -279,6 +280,11 @@ class Recipe(Section):
     data: DataConfig
     environments: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """Options per environment id, validated by the environment's Config."""
+    rewards: list[dict[str, Any]] = Field(default_factory=list)
+    """Scorers beside the environment, `{name: ..., weight: ...}` or `{target: my_pkg.my_module:MyReward, ...}`; their
+    weighted scores are added to the environment's reward."""
+    reward_service: RewardServiceConfig = RewardServiceConfig()
+    """What becomes of scores that fail, and of replies that were cut off."""
     algorithm: dict[str, Any] = Field(default_factory=lambda: {"name": "grpo"})
     """`{name: grpo, ...}` or `{target: my_pkg.my_module:MyAlgorithm, ...}`."""
     rollout: RolloutConfig = RolloutConfig()

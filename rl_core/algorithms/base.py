@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 class RowMeasures(TypedDict, total=False):
     """What some advantages need besides rewards, groups and mask; None is the same as absent."""
 
+    rewards_BT: Tensor | None
+    """Each action's own part of the reward (a turn's, at its last token), summing to rewards_B over the mask."""
     values_BT: Tensor | None
     """The critic's value before each action; required when `needs_critic`."""
     greedy_rewards_B: Tensor | None
@@ -79,6 +81,8 @@ class StageAlgorithm(ABC):
     """Whether `advantages` must be given log-probabilities and the reference's."""
     dynamic_sampling: bool = False
     """Whether groups that teach nothing are to be replaced by fresh prompts (`shaping.informative_rows`)."""
+    max_extra_rollouts: int = 4
+    """With `dynamic_sampling`: how often at most a step rolls out again."""
     rolls_out_average: bool = False
     """Whether rollouts are made by the moving average of the weights, which is also the "old" policy."""
     rows_per_unit: int = 1

@@ -86,7 +86,7 @@ def store(answer: Any) -> Part:
 
 
 class DataProtoRef:
-    """The joined answer of several ranks, by reference. Reads like a DataProto; columns may be added, not changed."""
+    """The joined answer of several ranks, by reference. Reads like a DataProto; columns may be added or replaced."""
 
     def __init__(self, parts: Sequence[Part], num_rows: int | None = None) -> None:
         """Args: parts: in shard order. num_rows: rows that were cut for the answers, before any copies.
@@ -133,6 +133,16 @@ class DataProtoRef:
                 f"union: {len(other)} rows of {sorted(_names(other))} do not go with {len(self)} rows"
                 + (f"; shared columns: {sorted(shared)}" if shared else "")
             )
+        self._added = _side_by_side([self._added, other], {})
+        return self
+
+    def replace(self, other: DataProto) -> DataProtoRef:
+        """Put columns of this process in place of those of the same name, or beside them, and return self.
+
+        Raises: DataProtoError when the rows differ in number.
+        """
+        if len(other) != len(self):
+            raise DataProtoError(f"replace: {len(other)} rows of {sorted(_names(other))} for {len(self)} rows")
         self._added = _side_by_side([self._added, other], {})
         return self
 
@@ -207,7 +217,7 @@ class _ObjectColumns(Mapping[str, np.ndarray]):
         return np.concatenate(columns)[: len(self._batch)]
 
     def __iter__(self) -> Iterator[str]:
-        return iter([*self._batch.parts[0].object_keys, *self._batch._added.non_tensor_batch])
+        return iter(dict.fromkeys([*self._batch.parts[0].object_keys, *self._batch._added.non_tensor_batch]))
 
     def __len__(self) -> int:
         return len(list(iter(self)))

@@ -23,7 +23,25 @@ class StopReason(StrEnum):
     LENGTH = "length"
     """The limit on new tokens cut it off."""
     CONTEXT = "context"
-    """Prompt, replies and observations together reached the context limit."""
+    """Prompt, replies and observations together reached the context limit, within a reply or after it."""
+    FAILED = "failed"
+    """The environment failed or did not answer in time, so there is no verdict."""
+
+    @property
+    def is_truncated(self) -> bool:
+        """Whether a limit on length ended it."""
+        return self in (StopReason.LENGTH, StopReason.CONTEXT)
+
+
+@dataclass(frozen=True)
+class Request:
+    """A context to continue."""
+
+    token_ids: list[int]
+    num_replies: int
+    """How many times; they share the prefill."""
+    room: int
+    """Most tokens of each reply, however many the sampling allows."""
 
 
 @dataclass
@@ -48,18 +66,18 @@ class Sampling:
 @torch.no_grad()
 def decode(
     policy: Any,
-    prompts: list[list[int]],
-    num_siblings: int,
+    requests: list[Request],
     sampling: Sampling,
     generator: torch.Generator,
     device: torch.device,
 ) -> list[Reply]:
-    """Replies to every prompt, siblings adjacent.
+    """Replies to every request in order, siblings adjacent.
 
-    Args: policy: a CausalLMPolicy whose parameters are gathered. prompts: token ids, ragged.
-    Returns: len(prompts) * num_siblings replies.
+    Args: policy: a CausalLMPolicy whose parameters are gathered. requests: token ids, ragged.
     """
     model = policy.language_model
+    prompts = [request.token_ids for request in requests]
+    counts_P = torch.tensor([request.num_replies for request in requests], device=device)
     lengths_P = torch.tensor([len(prompt) for prompt in prompts], device=device)
     ids_BP = pad_rows([torch.tensor(prompt) for prompt in prompts], sampling.pad_id, left=True).to(device)
     width = ids_BP.shape[1]
@@ -68,16 +86,18 @@ def decode(
         input_ids=ids_BP, attention_mask=attention_BP, position_ids=positions_of(attention_BP), use_cache=True
     )
     cache = output.past_key_values
-    hidden = output.last_hidden_state[:, -1].repeat_interleave(num_siblings, 0)
-    if num_siblings > 1:
-        cache.batch_repeat_interleave(num_siblings)
-    attention = attention_BP.repeat_interleave(num_siblings, 0)
-    position = lengths_P.repeat_interleave(num_siblings)
+    hidden = output.last_hidden_state[:, -1].repeat_interleave(counts_P, 0)
+    if bool((counts_P > 1).any()):
+        cache.batch_repeat_interleave(counts_P)
+    attention = attention_BP.repeat_interleave(counts_P, 0)
+    position = lengths_P.repeat_interleave(counts_P)
+    limits_P = torch.tensor([min(request.room, sampling.max_new_tokens) for request in requests], device=device)
+    limit = limits_P.repeat_interleave(counts_P)
 
-    replies = [Reply([], [], StopReason.LENGTH) for _ in range(len(prompts) * num_siblings)]
+    replies = [Reply([], [], StopReason.LENGTH) for _ in range(len(limit))]
     rows = torch.arange(len(replies), device=device)
     eos = torch.tensor(sampling.eos_ids, device=device)
-    for step in range(sampling.max_new_tokens):
+    for step in range(int(limits_P.max())):
         tokens_R, log_probs_R = _draw(model.lm_head(hidden).float(), sampling.temperature, generator)
         for row, token, log_prob in zip(rows.tolist(), tokens_R.tolist(), log_probs_R.tolist(), strict=True):
             replies[row].token_ids.append(token)
@@ -85,12 +105,13 @@ def decode(
         finished_R = torch.isin(tokens_R, eos)
         for row in rows[finished_R].tolist():
             replies[row].stop_reason = StopReason.EOS
-        keep = (~finished_R).nonzero()[:, 0]
-        if len(keep) == 0 or step + 1 == sampling.max_new_tokens:
+        keep = (~finished_R & (limit > step + 1)).nonzero()[:, 0]
+        if len(keep) == 0:
             break
         if len(keep) < len(rows):
             cache.batch_select_indices(keep)
             rows, attention, position, tokens_R = rows[keep], attention[keep], position[keep], tokens_R[keep]
+            limit = limit[keep]
         attention = torch.cat([attention, attention.new_ones(len(rows), 1)], dim=1)
         hidden = model.model(
             input_ids=tokens_R[:, None],

@@ -16,8 +16,9 @@ from rl_core.errors import StaleEngine
 from rl_core.models.bundle import ModelBundle
 from rl_core.rank_info import RankInfo
 from rl_core.rollout.chat import ChatFormat
-from rl_core.rollout.decode import Reply, Sampling, decode, positions_of
-from rl_core.rollout.episodes import Episode, Generate, run_episodes
+from rl_core.rollout.decode import Reply, Request, Sampling, decode, positions_of
+from rl_core.rollout.episode import Episode
+from rl_core.rollout.episodes import Generate, run_episodes
 from rl_core.rollout.siblings import collect_parts, part_of, play_together
 from rl_core.train.meshes import Meshes
 from rl_core.train.wire import WeightVersion
@@ -59,20 +60,23 @@ class RolloutEngine:
     ) -> None:
         self.backend, self.config, self.env_options, self.seed = backend, config, env_options, seed
         self.tokenizer = backend.bundle.tokenizer
-        self.chat = ChatFormat(self.tokenizer, template_kwargs)
+        self.chat = ChatFormat(self.tokenizer, template_kwargs, self._eos_ids())
 
     @distributed(Dispatch.DP_SCATTER, Collect.JOIN)
-    def rollout(self, prompts: DataProto, step: int, version: WeightVersion | None = None) -> DataProto | None:
+    def rollout(
+        self, prompts: DataProto, step: int, version: WeightVersion | None = None, attempt: int = 0
+    ) -> DataProto | None:
         """Sample a group of replies per prompt.
 
-        Args: prompts: rows with the object column `item`. step: seeds the sampling, so a repeated step repeats it.
-        version: the weights to sample with; unset takes those that are there.
+        Args: prompts: rows with the object column `item`. step, attempt: seed the sampling, so a repeated step repeats
+        it. version: the weights to sample with; unset takes those that are there.
         Returns: rows of siblings with `input_ids, attention_mask, position_ids` [B, P+T], `response_mask,
-        rollout_log_probs` [B, T], `rewards` [B], and what was said as object columns; None on a rank that does not
-        speak for its replica. Raises: StaleEngine when the engine holds other weights.
+        rollout_log_probs` [B, T], `rewards` [B] and where they were earned, `turn_rewards` [B, T], and what was said as
+        object columns; None on a rank that does not speak for its replica. Raises: StaleEngine when the engine holds
+        other weights.
         """
         self._check(version, evaluation=False)
-        generator = self._generator("rollout", step)
+        generator = self._generator(f"rollout-{attempt}" if attempt else "rollout", step)
         return self._play(
             prompts, self.config.samples_per_prompt, self.config.max_new_tokens, self.config.temperature, generator
         )
@@ -99,23 +103,17 @@ class RolloutEngine:
         meshes = self.backend.meshes
         items = part_of(list(prompts.non_tensor_batch["item"]), meshes.sp_group)
         sampling = Sampling(max_new_tokens, temperature, self._eos_ids(), self.tokenizer.pad_token_id)
-        groups_at_once = max(1, self.config.max_batch_size // num_siblings)
         start = time.perf_counter()
         weights = self.backend.rollout_policy() if temperature else self.backend.gathered()
         with weights as policy:
 
-            def generate(contexts: list[list[int]], siblings: int) -> list[Reply]:
-                return decode(policy, contexts, siblings, sampling, generator, self.backend.device)
+            def generate(requests: list[Request]) -> list[Reply]:
+                return decode(policy, requests, sampling, generator, self.backend.device)
 
             def play(reply: Generate) -> list[Episode]:
-                limit = self.config.max_context_length
-                return [
-                    episode
-                    for first in range(0, len(items), groups_at_once)
-                    for episode in run_episodes(
-                        items[first : first + groups_at_once], num_siblings, self.chat, reply, self.env_options, limit
-                    )
-                ]
+                config = self.config
+                limits = config.max_context_length, config.max_batch_size, config.episodes
+                return run_episodes(items, num_siblings, self.chat, reply, self.env_options, *limits)
 
             episodes = play_together(meshes.tp_group, generate, play)
         for episode in episodes:
@@ -127,31 +125,33 @@ class RolloutEngine:
     def _collect(self, episodes: list[Episode], elapsed_s: float) -> DataProto:
         prompt_width, response_width = self._common_widths(
             max(len(episode.prompt_ids) for episode in episodes),
-            max(len(episode.response_ids) for episode in episodes),
+            max(1, *(len(episode.response_ids) for episode in episodes)),
         )
         pad = self.tokenizer.pad_token_id
         prompt_ids = pad_rows([torch.tensor(e.prompt_ids) for e in episodes], pad, left=True, length=prompt_width)
-        response_ids = pad_rows([torch.tensor(e.response_ids) for e in episodes], pad, length=response_width)
+        response_ids = pad_rows([torch.tensor(e.response_ids).long() for e in episodes], pad, length=response_width)
         prompt_mask = pad_rows(
             [torch.ones(len(e.prompt_ids)).long() for e in episodes], 0, left=True, length=prompt_width
         )
         reply_mask = pad_rows([torch.ones(len(e.response_ids)).long() for e in episodes], 0, length=response_width)
         attention_mask = torch.cat([prompt_mask, reply_mask], 1)
-        failed = [e.error is not None for e in episodes]
+        failed = [not e.has_verdict for e in episodes]
         tensors = {
             "input_ids": torch.cat([prompt_ids, response_ids], 1),
             "attention_mask": attention_mask,
             "position_ids": positions_of(attention_mask),
             # A failed row has no verdict, so nothing is learnt from its tokens.
             "response_mask": pad_rows(
-                [torch.tensor(e.mask) * (not bad) for e, bad in zip(episodes, failed, strict=True)],
+                [torch.tensor(e.mask).long() * (not bad) for e, bad in zip(episodes, failed, strict=True)],
                 0,
                 length=response_width,
             ),
             "rollout_log_probs": pad_rows([torch.tensor(e.log_probs) for e in episodes], 0.0, length=response_width),
             "rewards": torch.tensor([e.reward for e in episodes], dtype=torch.float32),
+            "turn_rewards": pad_rows([torch.tensor(e.token_rewards) for e in episodes], 0.0, length=response_width),
             "failed": torch.tensor(failed),
             "num_tokens": torch.tensor([sum(e.mask) for e in episodes]),
+            "last_reply_tokens": torch.tensor([e.last_reply_tokens for e in episodes]),
             "num_turns": torch.tensor([e.num_turns for e in episodes]),
         }
         return DataProto.from_dict(
@@ -165,7 +165,12 @@ class RolloutEngine:
             "response": [self.chat.decode(e.response_ids) for e in episodes],
             "ground_truth": [e.item["env_extras"]["reward_spec"]["ground_truth"] for e in episodes],
             "stop_reason": [str(e.stop_reason) for e in episodes],
+            "replies": [list(e.replies) for e in episodes],
+            "env_class": [e.item["env_class"] for e in episodes],
+            "env_metrics": [e.env_metrics for e in episodes],
             "error": [e.error for e in episodes],
+            "failed_call": [None if e.failed_call is None else str(e.failed_call) for e in episodes],
+            "timed_out": [e.timed_out for e in episodes],
         }
 
     def _common_widths(self, prompt_width: int, response_width: int) -> tuple[int, int]:

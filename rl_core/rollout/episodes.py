@@ -1,52 +1,27 @@
 """The multi-turn loop: policy replies, environments answer, until every episode is done.
 
-A failing environment fails its own row, with its reason, never the batch.
+Environments work beside the decoding. Rows whose environment has answered are decoded together; one that takes long is
+waited for a moment (`patience_s`), then the others go on without it. A failing environment, or one that overruns its
+deadline, fails its own row, with the reason, never the batch.
 """
 
 from __future__ import annotations
 
-import asyncio
-import inspect
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+import math
+import time
+from collections.abc import Callable, Mapping
+from itertools import groupby
 from typing import Any
 
 from rl_core.envs import make
+from rl_core.errors import EnvError
 from rl_core.rollout.chat import ChatFormat
-from rl_core.rollout.decode import Reply, StopReason
+from rl_core.rollout.decode import Reply, Request, StopReason
+from rl_core.rollout.env_calls import EnvCall, EnvCalls, Outcome, described
+from rl_core.rollout.episode import Episode
+from schemas.rollout import EpisodeConfig
 
-Generate = Callable[[list[list[int]], int], list[Reply]]
-
-
-@dataclass
-class Episode:
-    """One conversation: prompt, then replies (mask 1) and observations (mask 0) as one run of tokens."""
-
-    item: dict[str, Any]
-    group: int
-    prompt_ids: list[int]
-    env: Any = None
-    response_ids: list[int] = field(default_factory=list)
-    mask: list[int] = field(default_factory=list)
-    log_probs: list[float] = field(default_factory=list)
-    reward: float = 0.0
-    num_turns: int = 0
-    done: bool = False
-    stop_reason: StopReason = StopReason.EOS
-    error: str | None = None
-    metadata: dict[str, Any] = field(default_factory=dict)
-
-    def add_reply(self, reply: Reply) -> None:
-        self.response_ids += reply.token_ids
-        self.log_probs += reply.log_probs
-        self.mask += [1] * len(reply.token_ids)
-        self.stop_reason = reply.stop_reason
-        self.num_turns += 1
-
-    def add_observation(self, token_ids: list[int]) -> None:
-        self.response_ids += token_ids
-        self.log_probs += [0.0] * len(token_ids)
-        self.mask += [0] * len(token_ids)
+Generate = Callable[[list[Request]], list[Reply]]
 
 
 def run_episodes(
@@ -56,69 +31,166 @@ def run_episodes(
     generate: Generate,
     env_options: dict[str, dict[str, Any]],
     max_context_length: int,
+    max_batch_size: int = 64,
+    config: EpisodeConfig | None = None,
 ) -> list[Episode]:
     """Play every item `num_siblings` times, siblings adjacent.
 
-    The first turn shares one prefill per item; later turns prefill each episode's own context.
+    Args: generate: called in this thread with at most `max_batch_size` rows. Siblings that stand at the same tokens,
+    as on their first turn, come as one request and share its prefill.
     """
-    episodes: list[Episode] = []
-    first_prompts: list[list[int]] = []
-    for group, item in enumerate(items):
-        siblings = [_start(item, group, chat, env_options) for _ in range(num_siblings)]
-        first_prompts.append(siblings[0].prompt_ids)
-        episodes += siblings
-    for episode, reply in zip(episodes, generate(first_prompts, num_siblings), strict=True):
-        _take_turn(episode, reply, chat, max_context_length)
-    while active := [episode for episode in episodes if not episode.done]:
-        contexts = [episode.prompt_ids + episode.response_ids for episode in active]
-        for episode, reply in zip(active, generate(contexts, 1), strict=True):
-            _take_turn(episode, reply, chat, max_context_length)
-    for episode in episodes:
-        if episode.env is not None:
-            episode.env.close()
+    episodes = [Episode(item, group) for group, item in enumerate(items) for _ in range(num_siblings)]
+    config = config or EpisodeConfig()
+    with EnvCalls(config.at_once) as calls:
+        play = _Play(episodes, chat, env_options, max_context_length, config, calls)
+        while rows := play.next_rows(max_batch_size):
+            requests = play.requests(rows)
+            for row, reply in zip(rows, generate(requests), strict=True):
+                play.hear(row, reply)
     return episodes
 
 
-def _start(item: dict[str, Any], group: int, chat: ChatFormat, env_options: dict[str, dict[str, Any]]) -> Episode:
-    env_id = item["env_class"]
-    env = None
-    try:
-        env = make(env_id, env_config=env_options.get(env_id), extras=item["env_extras"])
-        prompt, _ = env.init(item["prompt"])
-    except Exception as error:  # the row takes its first reply, so that shapes hold, and is reported as failed
-        prompt_ids = chat.encode(item["prompt"])
-        return Episode(item=item, group=group, prompt_ids=prompt_ids, env=env, error=_described(error))
-    return Episode(item=item, group=group, prompt_ids=chat.encode(prompt), env=env)
+class _Play:
+    """Who is where: rows ready to be decoded, and rows whose environment is at work."""
 
+    def __init__(
+        self,
+        episodes: list[Episode],
+        chat: ChatFormat,
+        env_options: dict[str, dict[str, Any]],
+        max_context_length: int,
+        config: EpisodeConfig,
+        calls: EnvCalls,
+    ) -> None:
+        self.episodes, self.chat, self.env_options = episodes, chat, env_options
+        self.max_context_length, self.config, self.calls = max_context_length, config, calls
+        self.ready: set[int] = set()
+        for row, episode in enumerate(episodes):
+            options = env_options.get(episode.item["env_class"])
+            calls.submit(row, EnvCall.INIT, _start, episode, options, timeout_s=self._time_left(episode))
 
-def _take_turn(episode: Episode, reply: Reply, chat: ChatFormat, max_context_length: int) -> None:
-    episode.add_reply(reply)
-    if episode.error is not None:
-        episode.done = True
-        return
-    try:
-        outcome = episode.env.step(chat.decode(reply.token_ids))
-        if inspect.isawaitable(outcome):
-            outcome = asyncio.run(_await(outcome))
-    except Exception as error:  # the row is reported as failed; its siblings go on
-        episode.error = _described(error)
-        episode.done = True
-        return
-    episode.reward += float(outcome["reward"])
-    episode.metadata = dict(outcome["metadata"])
-    episode.done = bool(outcome["done"])
-    if not episode.done:
-        observation = chat.observation(outcome["observations"], after=reply.token_ids)
-        used = len(episode.prompt_ids) + len(episode.response_ids) + len(observation)
-        if used >= max_context_length:
+    def next_rows(self, at_most: int) -> list[int]:
+        """Rows to decode next, in order; empty when all episodes are done and closed."""
+        patient_until = time.monotonic() + self.config.patience_s
+        while self.calls.pending():
+            left_s = patient_until - time.monotonic()
+            if self.ready and (left_s <= 0 or not self.calls.pending(EnvCall.INIT, EnvCall.STEP)):
+                break
+            waited_for_one = not self.ready
+            for outcome in self.calls.collect(None if waited_for_one else left_s):
+                self._take(outcome)
+            if waited_for_one:
+                patient_until = time.monotonic() + self.config.patience_s
+        rows = sorted(self.ready)[:at_most]
+        self.ready.difference_update(rows)
+        return rows
+
+    def requests(self, rows: list[int]) -> list[Request]:
+        """What to decode for these rows; siblings at the same tokens together."""
+
+        def standing(row: int) -> tuple[int, list[int]]:
+            return self.episodes[row].group, self.episodes[row].context
+
+        together = [list(same) for _, same in groupby(rows, standing)]
+        return [self._request(self.episodes[same[0]], len(same)) for same in together]
+
+    def _request(self, episode: Episode, num_replies: int) -> Request:
+        context = episode.context
+        return Request(context, num_replies, self.max_context_length - len(context))
+
+    def hear(self, row: int, reply: Reply) -> None:
+        """Take a reply and let the environment grade it."""
+        episode = self.episodes[row]
+        if len(episode.context) + len(reply.token_ids) >= self.max_context_length:
+            reply = _cut_by_context(reply)
+        text = self.chat.decode(reply.token_ids)
+        episode.add_reply(reply, text)
+        timeout_s, owner = self._time_left(episode), type(episode.env)
+        self.calls.submit(row, EnvCall.STEP, episode.env.step, text, timeout_s=timeout_s, owner=owner)
+
+    def _take(self, outcome: Outcome) -> None:
+        """What came of a call."""
+        episode = self.episodes[outcome.row]
+        episode.env_seconds += outcome.elapsed_s
+        error = outcome.error
+        if error is None:
+            try:
+                self._digest(episode, outcome)
+            except Exception as fault:  # what an environment answered may be anything; the others go on
+                error = described(fault)
+        if error is not None:
+            episode.fail(outcome.kind, error, timed_out=outcome.timed_out)
+            # One token, so that the row has its place in the batch.
+            episode.prompt_ids = episode.prompt_ids or [self.chat.tokenizer.eos_token_id]
+        if outcome.kind is EnvCall.CLOSE:
+            return
+        if not episode.done:
+            self.ready.add(outcome.row)
+        elif episode.env is not None:
+            timeout_s = self.config.step_timeout_s
+            self.calls.submit(outcome.row, EnvCall.CLOSE, _end, episode, timeout_s=timeout_s)
+
+    def _digest(self, episode: Episode, outcome: Outcome) -> None:
+        if outcome.kind is EnvCall.INIT:
+            prompt_ids = self.chat.encode(_prompt_of(outcome.value))
+            if len(prompt_ids) >= self.max_context_length:
+                raise EnvError(
+                    f"the prompt has {len(prompt_ids)} tokens and leaves no room for a reply; raise "
+                    f"rollout.max_context_length ({self.max_context_length})"
+                )
+            episode.prompt_ids = prompt_ids
+        elif outcome.kind is EnvCall.STEP:
+            self._finish_turn(episode, outcome.value)
+
+    def _finish_turn(self, episode: Episode, outcome: Mapping[str, Any]) -> None:
+        reward = float(outcome["reward"])
+        if not math.isfinite(reward):
+            raise EnvError(f"reward must be a finite number, got {outcome['reward']!r}")
+        # An observation that cannot be written down fails the turn before its reward counts.
+        observation: list[int] = []
+        if not outcome["done"]:
+            observation = self.chat.observation(outcome["observations"], after=episode.response_ids)
+        episode.add_reward(reward)
+        episode.metadata = dict(outcome.get("metadata") or {})
+        episode.done = bool(outcome["done"]) or episode.stop_reason is StopReason.CONTEXT
+        if episode.done:
+            return
+        if len(episode.context) + len(observation) >= self.max_context_length:
             episode.done, episode.stop_reason = True, StopReason.CONTEXT
         else:
             episode.add_observation(observation)
 
+    def _time_left(self, episode: Episode) -> float:
+        return max(0.001, min(self.config.step_timeout_s, self.config.episode_timeout_s - episode.env_seconds))
 
-async def _await(outcome: Awaitable[Any]) -> Any:
-    return await outcome
+
+def _start(episode: Episode, options: dict[str, Any] | None) -> Any:
+    """Make the environment. Returns: what its `init` gives, which may have to be awaited."""
+    env = make(episode.item["env_class"], env_config=options, extras=episode.item["env_extras"])
+    if episode.done:  # given up meanwhile
+        env.close()
+    episode.env = env
+    return env.init(episode.item["prompt"])
 
 
-def _described(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
+def _end(episode: Episode) -> Any:
+    """Read the environment's metrics and close it, also when the metrics fail."""
+    try:
+        if episode.has_verdict:
+            measure = getattr(episode.env, "get_metrics", dict)
+            episode.env_metrics = {name: float(value) for name, value in measure().items()}
+    finally:
+        closing = episode.env.close()
+    return closing
+
+
+def _prompt_of(answer: Any) -> list[dict[str, Any]]:
+    if not isinstance(answer, tuple) or len(answer) != 2:
+        raise EnvError(f"init must return (prompt, information), got {answer!r:.200}")
+    return answer[0]
+
+
+def _cut_by_context(reply: Reply) -> Reply:
+    """The same reply, its end put down to the context limit unless the model ended it."""
+    reason = StopReason.CONTEXT if reply.stop_reason is StopReason.LENGTH else reply.stop_reason
+    return Reply(reply.token_ids, reply.log_probs, reason)

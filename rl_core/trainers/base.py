@@ -19,7 +19,10 @@ from rl_core.data.order import training_source
 from rl_core.data_proto import DataProto
 from rl_core.distributed import Block, DataProtoRef, DevicePool, Remote
 from rl_core.errors import RewardError
+from rl_core.rollout.decode import StopReason
+from rl_core.trainers.env_metrics import environment_metrics
 from rl_core.trainers.progress import ProgressEvent, announce
+from rl_core.trainers.rewards import earned_parts
 from schemas.recipe import Recipe
 
 
@@ -131,13 +134,16 @@ class Trainer(ABC):
         self.groups = []
 
     def _learn(self, track: Track, rollout: DataProtoRef) -> dict[str, float]:
+        with self._phase("reward"):
+            reward_metrics = self.add_rewards(rollout)
         with self._phase("advantage"):
             advantage_metrics = add_advantages(track.algorithm, rollout, self.recipe.rollout.samples_per_prompt)
         with self._phase("train"):
             result = track.stack.train(rollout)
         num_tokens = float(rollout.tensor("num_tokens").sum())
         return (
-            rollout_metrics(rollout)
+            self.describe(rollout)
+            | reward_metrics
             | advantage_metrics
             | result.to_floats()
             | {
@@ -145,6 +151,14 @@ class Trainer(ABC):
                 "train_tokens_per_second": num_tokens / self._seconds["train"],
             }
         )
+
+    def add_rewards(self, rollout: DataProtoRef) -> dict[str, float]:
+        """Add what scorers say to the rewards of a rollout, in place; here nothing. Returns: metrics."""
+        return {}
+
+    def describe(self, rollout: DataProtoRef) -> dict[str, float]:
+        """The metrics of a rollout by itself."""
+        return rollout_metrics(rollout) | environment_metrics(rollout, self.recipe.environments)
 
     @contextmanager
     def _evaluated_weights(self) -> Iterator[None]:
@@ -174,8 +188,10 @@ def prompt_batch(items: list[dict[str, Any]]) -> DataProto:
 
 
 def add_advantages(algorithm: Any, rollout: DataProto | DataProtoRef, num_siblings: int) -> dict[str, float]:
-    """Put `advantages` [B, T] into the rollout, in place. Rows whose environment failed take no part.
+    """Put `advantages` [B, T] into the rollout, in place. Rows without a verdict take no part.
 
+    An algorithm also gets where in the row each part of the reward was earned (`turn_rewards`) and what the reward is
+    made of (`reward/<key>`), where the rollout says so.
     Raises: RewardError when every row failed, with the first reason.
     """
     failed_B = rollout.tensor("failed")
@@ -183,28 +199,28 @@ def add_advantages(algorithm: Any, rollout: DataProto | DataProtoRef, num_siblin
     mask_BT = rollout.tensor("response_mask")
     if not bool(good_B.any()):
         raise RewardError(
-            f"every row of the rollout failed in its environment; first: {rollout.non_tensor_batch['error'][0]}"
+            f"every row of the rollout is without a verdict; first: {rollout.non_tensor_batch['error'][0]}"
         )
     group_ids_B = torch.arange(len(rollout)) // num_siblings
     advantages_BT = torch.zeros(mask_BT.shape)
     advantages_BT[good_B], metrics = algorithm.advantages(
-        rollout.tensor("rewards")[good_B], group_ids_B[good_B], mask_BT[good_B]
+        rollout.tensor("rewards")[good_B], group_ids_B[good_B], mask_BT[good_B], **earned_parts(rollout, good_B)
     )
     rollout.union(DataProto.from_dict({"advantages": advantages_BT}))
     return {**to_floats(metrics), "failed_rows": float(failed_B.sum())}
 
 
 def rollout_metrics(rollout: DataProto | DataProtoRef) -> dict[str, float]:
-    """Reward and length of a rollout, over the rows that have a verdict."""
+    """Reward, length and turns of a rollout, over the rows that have a verdict; NaN where there are none."""
     good_B = ~rollout.tensor("failed")
     rewards_B = rollout.tensor("rewards")[good_B]
-    lengths_B = rollout.tensor("num_tokens").float()
-    reasons = rollout.non_tensor_batch["stop_reason"]
+    lengths_B = rollout.tensor("num_tokens")[good_B].float()
+    truncated = [StopReason(reason).is_truncated for reason in rollout.non_tensor_batch["stop_reason"]]
     return {
         "reward_mean": float(rewards_B.mean()),
         "reward_std": float(rewards_B.std(correction=0)),
         "response_length_mean": float(lengths_B.mean()),
         "response_length_max": float(lengths_B.max()),
-        "truncated_share": sum(reason != "eos" for reason in reasons) / len(reasons),
-        "turns_mean": float(rollout.tensor("num_turns").float().mean()),
+        "truncated_share": float(torch.tensor(truncated)[good_B].float().mean()),
+        "turns_mean": float(rollout.tensor("num_turns")[good_B].float().mean()),
     }

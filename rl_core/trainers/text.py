@@ -11,12 +11,15 @@ from rl_core.distributed.weight_sync import WeightSync
 from rl_core.envs.registration import portable_options
 from rl_core.models.bundle import ModelBundle
 from rl_core.rank_info import TrainTopology
+from rl_core.rewards.resolve import resolve_scorers
+from rl_core.rewards.service import RewardService
 from rl_core.rollout.dedicated import DedicatedEngine
 from rl_core.rollout.engine import RolloutEngine
 from rl_core.train.fsdp import FSDPBackend
 from rl_core.train.stack import TrainStack, check_multi_update
 from rl_core.train.wire import WeightVersion
 from rl_core.trainers.base import Track, Trainer
+from rl_core.trainers.rewards import add_scores
 from schemas.rollout import EngineKind, SyncMode
 
 
@@ -24,6 +27,7 @@ class TextTrainer(Trainer):
     """RL on a causal language model with its environments."""
 
     sync: Remote | None = None
+    reward_service: Remote | None = None
 
     def build(self) -> None:
         """One block where the components that train share a process per device; beside it, that of a dedicated engine.
@@ -45,6 +49,8 @@ class TextTrainer(Trainer):
                     )
                 else:
                     self.engine = remote(RolloutEngine, self.backend, *self._engine_options())
+                if recipe.rewards:
+                    self.reward_service = remote(RewardService, recipe.rewards, recipe.reward_service)
         self.groups = [whole]
 
     def _training_side(self) -> None:
@@ -96,6 +102,13 @@ class TextTrainer(Trainer):
         """The group of replies to each prompt."""
         version = self._up_to_date(evaluation=False)
         return {"text": self.engine.rollout(prompts, self.step_count, version)}
+
+    def add_rewards(self, rollout: DataProtoRef) -> dict[str, float]:
+        """The environment's rewards, and with them those of the recipe's scorers."""
+        recipe = self.recipe
+        weights = {key: config.weight for key, _, config in resolve_scorers(recipe.rewards)}
+        limit = recipe.rollout.max_new_tokens
+        return add_scores(rollout, self.reward_service, weights, recipe.reward_service, limit)
 
     def play_held_out(self, prompts: DataProto, max_new_tokens: int) -> DataProtoRef:
         """Greedy replies."""

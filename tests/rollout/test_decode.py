@@ -8,7 +8,7 @@ import torch
 from rl_core.data_proto import pad_rows
 from rl_core.models.causal_lm import CausalLMPolicy, load_policy
 from rl_core.models.tokenizer import load_tokenizer
-from rl_core.rollout.decode import Reply, Sampling, StopReason, decode, positions_of
+from rl_core.rollout.decode import Reply, Request, Sampling, StopReason, decode, positions_of
 from schemas.recipe import ModelConfig
 
 CPU = torch.device("cpu")
@@ -49,7 +49,8 @@ def play(
     seed: int = 0,
 ) -> list[Reply]:
     sampling = Sampling(max_new_tokens, temperature, eos_ids, PAD)
-    return decode(policy, prompts, siblings, sampling, torch.Generator().manual_seed(seed), CPU)
+    requests = [Request(prompt, siblings, max_new_tokens) for prompt in prompts]
+    return decode(policy, requests, sampling, torch.Generator().manual_seed(seed), CPU)
 
 
 def forward_log_probs(
@@ -153,3 +154,16 @@ def test_an_end_token_at_the_very_limit_is_an_end(policy, prompts):
 def test_positions_start_at_the_first_real_token():
     attention = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 0]])
     assert positions_of(attention).tolist() == [[0, 0, 0, 1, 2], [0, 1, 2, 3, 3]]
+
+
+def test_requests_of_their_own_counts_and_room_get_what_they_ask_for(policy, prompts):
+    counts, room = (3, 1, 2), (2, 5, 9)
+    requests = [Request(prompt, *of) for prompt, of in zip(prompts, zip(counts, room, strict=True), strict=True)]
+    sampling = Sampling(max_new_tokens=7, temperature=0.0, eos_ids=(3,), pad_id=PAD)
+    replies = decode(policy, requests, sampling, torch.Generator(), CPU)
+    alone = play(policy, prompts, max_new_tokens=7)
+    expected = [(row, limit) for row, (n, limit) in enumerate(zip(counts, room, strict=True)) for _ in range(n)]
+    assert len(replies) == len(expected)
+    for reply, (row, limit) in zip(replies, expected, strict=True):
+        assert reply.token_ids == alone[row].token_ids[: min(limit, 7)]
+        assert reply.stop_reason is (StopReason.EOS if reply.token_ids[-1] == 3 else StopReason.LENGTH)

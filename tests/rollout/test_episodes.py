@@ -9,10 +9,13 @@ import pytest
 
 from rl_core.envs import BaseTextEnv, BaseTextEnvStepOutput, register
 from rl_core.envs import registration as registration_module
+from rl_core.errors import ModelError
 from rl_core.models.tokenizer import load_tokenizer
 from rl_core.rollout.chat import ChatFormat
-from rl_core.rollout.decode import Reply, StopReason
-from rl_core.rollout.episodes import Episode, run_episodes
+from rl_core.rollout.decode import Reply, Request, StopReason
+from rl_core.rollout.env_calls import EnvCall
+from rl_core.rollout.episode import Episode
+from rl_core.rollout.episodes import run_episodes
 
 EOS = "<|im_end|>"
 closed: list[int] = []
@@ -77,11 +80,11 @@ class Script:
 
     def __init__(self, chat: ChatFormat, *turns: list[str]) -> None:
         self.chat, self.turns = chat, list(turns)
-        self.asked: list[tuple[list[list[int]], int]] = []
+        self.asked: list[list[Request]] = []
         self.said: list[list[Reply]] = []
 
-    def __call__(self, contexts: list[list[int]], siblings: int) -> list[Reply]:
-        self.asked.append(([list(one) for one in contexts], siblings))
+    def __call__(self, requests: list[Request]) -> list[Reply]:
+        self.asked.append(requests)
         replies = []
         for position, text in enumerate(self.turns.pop(0)):
             ids = self.chat.tokenizer.encode(text)
@@ -113,10 +116,11 @@ def test_masks_and_log_probs_line_up_with_who_wrote_each_token(play, chat: ChatF
 
 def test_the_second_turn_sees_everything_before_it(play):
     (episode,), script = play([item()], [f"one{EOS}"], [f"second{EOS}"])
-    (first_contexts, _), (second_contexts, siblings) = script.asked
+    (first,), (second,) = script.asked
     length_of_second = len(script.said[1][0].token_ids)
-    assert first_contexts == [episode.prompt_ids]
-    assert (second_contexts, siblings) == ([episode.prompt_ids + episode.response_ids[:-length_of_second]], 1)
+    before_second = episode.prompt_ids + episode.response_ids[:-length_of_second]
+    assert first == Request(episode.prompt_ids, 1, 512 - len(episode.prompt_ids))
+    assert second == Request(before_second, 1, 512 - len(before_second))
 
 
 def test_rewards_of_the_turns_add_up_and_the_last_metadata_stays(play):
@@ -128,9 +132,8 @@ def test_rewards_of_the_turns_add_up_and_the_last_metadata_stays(play):
 def test_siblings_are_adjacent_share_one_prefill_and_have_environments_of_their_own(play):
     texts = [f"{name}{EOS}" for name in ("a", "b", "c", "d")]
     episodes, script = play([item("x"), item("y")], texts, texts, siblings=2)
-    contexts, siblings = script.asked[0]
-    assert siblings == 2
-    assert contexts == [episodes[0].prompt_ids, episodes[2].prompt_ids]
+    prompts = [episodes[0].prompt_ids, episodes[2].prompt_ids]
+    assert script.asked[0] == [Request(prompt, 2, 512 - len(prompt)) for prompt in prompts]
     assert [episode.group for episode in episodes] == [0, 0, 1, 1]
     assert [episode.item["uid"] for episode in episodes] == ["x", "x", "y", "y"]
     assert [episode.reward for episode in episodes] == [0.5] * 4, "siblings counted turns together"
@@ -141,17 +144,21 @@ def test_a_failing_environment_fails_only_its_own_row(play):
     episodes, script = play([item("x"), item("y"), item("z")], [f"a{EOS}", "crash", f"c{EOS}"], [f"d{EOS}", f"e{EOS}"])
     assert [episode.error for episode in episodes] == [None, "ValueError: no such move", None]
     assert [episode.reward for episode in episodes] == [0.5, 0.0, 0.5]
-    assert len(script.asked[1][0]) == 2, "the failed row played on"
+    assert len(script.asked[1]) == 2, "the failed row played on"
+    assert [episode.failed_call for episode in episodes] == [None, EnvCall.STEP, None]
+    assert episodes[1].stop_reason is StopReason.FAILED
     assert [episode.metadata.get("heard") for episode in episodes] == ["d", None, "e"]
     assert len(closed) == 3
 
 
 def test_an_environment_that_cannot_start_fails_only_its_own_row(play):
-    episodes, script = play([item("x"), item("y", "refusing")], [f"a{EOS}", f"b{EOS}"], [f"c{EOS}"])
+    episodes, script = play([item("x"), item("y", "refusing")], [f"a{EOS}"], [f"c{EOS}"])
     assert [episode.error for episode in episodes] == [None, "ValueError: no such game"]
-    assert episodes[1].num_turns == 1, "a row without a reply has no tokens to stack"
+    assert (episodes[1].failed_call, episodes[1].num_turns, episodes[1].response_ids) == (EnvCall.INIT, 0, [])
+    assert len(episodes[1].prompt_ids) == 1, "a row needs a token to have its place in the batch"
     assert [episode.reward for episode in episodes] == [0.5, 0.0]
-    assert len(script.asked[1][0]) == 1
+    assert len(script.asked[0]) == 1, "tokens were spent on a row without an environment"
+    assert len(closed) == 2, "what was made was not closed"
 
 
 def test_an_observation_that_does_not_fit_ends_the_episode(play):
@@ -195,12 +202,39 @@ def test_the_observation_depends_on_the_reply_only_through_its_end(chat: ChatFor
     assert chat.observation(OBSERVATION, after=[unknown, 40]) == [eos, *ended]
 
 
+def test_any_stop_token_ends_the_turn_once(chat: ChatFormat):
+    tokenizer = chat.tokenizer
+    other, eos = tokenizer.unk_token_id, tokenizer.eos_token_id
+    several = ChatFormat(tokenizer, {}, [other])
+    ended = chat.observation(OBSERVATION, after=[40, eos])
+    assert several.observation(OBSERVATION, after=[40, other]) == ended
+    assert several.observation(OBSERVATION, after=[40, eos]) == ended
+    assert chat.observation(OBSERVATION, after=[40, other]) == [eos, *ended], "not a stop token of this model"
+
+
+def test_a_template_may_end_turns_with_a_stop_token_that_is_not_the_tokenizers(tiny_model_dir: Path):
+    tokenizer = load_tokenizer(str(tiny_model_dir))
+    end = tokenizer.convert_tokens_to_ids("<|unk|>")
+    tokenizer.chat_template = tokenizer.chat_template.replace("<|im_end|>", "<|unk|>")
+    chat = ChatFormat(tokenizer, {}, [end])
+    whole = chat.encode([{"role": "user", "content": "1"}, {"role": "assistant", "content": "2"}, *OBSERVATION])
+    reply = [*tokenizer.encode("2"), end]
+    assert chat.encode([{"role": "user", "content": "1"}]) + reply + chat.observation(OBSERVATION, after=reply) == whole
+
+
+def test_a_template_that_hides_replies_is_refused(tiny_model_dir: Path):
+    tokenizer = load_tokenizer(str(tiny_model_dir))
+    tokenizer.chat_template = "{{ messages[-1]['content'] }}"
+    with pytest.raises(ModelError, match="leaves out the assistant's earlier turns"):
+        ChatFormat(tokenizer, {}).observation(OBSERVATION, after=[])
+
+
 def test_odd_tokens_of_a_reply_stay_as_they_were_sampled(play, chat: ChatFormat):
     # Text of these ids encodes back to other ids, so re-encoding the reply would show.
     odd = [chat.tokenizer.unk_token_id, 20, chat.tokenizer.pad_token_id, chat.tokenizer.eos_token_id]
     assert chat.tokenizer.encode(chat.decode(odd)) != odd
     replies = iter([[Reply(odd, [-1.0] * 4, StopReason.EOS)], [Reply([21], [-1.0], StopReason.LENGTH)]])
-    (episode,) = run_episodes([item()], 1, chat, lambda contexts, siblings: next(replies), {}, 512)
+    (episode,) = run_episodes([item()], 1, chat, lambda requests: next(replies), {}, 512)
     assert episode.response_ids[:4] == odd
     assert episode.num_turns == 2
 

@@ -53,7 +53,7 @@ def test_groups_are_runs_of_siblings(grpo: StageAlgorithm):
 
 
 def test_a_rollout_of_failures_only_is_refused_with_the_first_reason(grpo: StageAlgorithm):
-    with pytest.raises(RewardError, match=r"every row .* first: ValueError: broken"):
+    with pytest.raises(RewardError, match=r"every row .* without a verdict; first: ValueError: broken"):
         add_advantages(grpo, rollout([0.0, 0.0], [True, True]), num_siblings=2)
 
 

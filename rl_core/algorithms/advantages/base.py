@@ -28,6 +28,9 @@ class AdvantageInputs:
     """1 where the model acted; what other places hold has no influence."""
     penalties_BT: Tensor | None = None
     """Taken from the reward at each action (the KL, where a recipe puts it into the reward)."""
+    rewards_BT: Tensor | None = None
+    """Where rewards_B was earned: each action's own part, summing to it over the mask; unset means the last action.
+    Estimators with one advantage per row take the sum alone."""
     values_BT: Tensor | None = None
     """The critic's value before each action."""
     greedy_rewards_B: Tensor | None = None
@@ -43,7 +46,7 @@ class AdvantageInputs:
         num_rows = self.rewards_B.shape[0]
         if self.mask_BT.ndim != 2 or self.mask_BT.shape[0] != num_rows:
             raise ValueError(f"mask must be [B, T] with B = {num_rows}, got {tuple(self.mask_BT.shape)}")
-        for name in ("penalties_BT", "values_BT", "log_probs_BT", "sum_squared_probs_BT"):
+        for name in ("penalties_BT", "rewards_BT", "values_BT", "log_probs_BT", "sum_squared_probs_BT"):
             tensor = getattr(self, name)
             if tensor is not None and tensor.shape != self.mask_BT.shape:
                 raise ValueError(f"{name} has shape {tuple(tensor.shape)}, mask_BT {tuple(self.mask_BT.shape)}")
@@ -62,13 +65,18 @@ class AdvantageInputs:
         return self.rewards_B - self.penalties_BT.masked_fill(self.mask_BT == 0, 0.0).sum(1)
 
     def action_rewards(self) -> Tensor:
-        """[B, T]: the row's reward at its last action, less each action's penalty; 0 where the mask is."""
+        """[B, T]: the reward where it was earned, less each action's penalty; 0 where the mask is."""
         import torch
 
         kept_BT = self.mask_BT != 0
+        if self.rewards_BT is not None:
+            return self._less_penalties(self.rewards_BT.detach().double().masked_fill(~kept_BT, 0.0), kept_BT)
         places_T = torch.arange(kept_BT.shape[1], device=kept_BT.device)
         last_B1 = torch.where(kept_BT, places_T, -1).amax(dim=1, keepdim=True)
         rewards_BT = torch.where(places_T == last_B1, self.rewards_B.detach().double()[:, None], 0.0)
+        return self._less_penalties(rewards_BT, kept_BT)
+
+    def _less_penalties(self, rewards_BT: Tensor, kept_BT: Tensor) -> Tensor:
         if self.penalties_BT is None:
             return rewards_BT
         return rewards_BT - self.penalties_BT.detach().double().masked_fill(~kept_BT, 0.0)

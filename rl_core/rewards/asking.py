@@ -1,0 +1,113 @@
+"""Asking one scorer about many samples: in batches, with tries, pauses and a deadline; nothing becomes 0 in silence."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rl_core.rewards.base import Sample, Scorer, Unscored
+from schemas.rewards import RewardServiceConfig
+
+
+@dataclass
+class Scored:
+    """One scorer's word on a list of samples."""
+
+    scores: list[float]
+    """NaN where there is none."""
+    errors: list[str | None]
+    """Why there is none; None where there is."""
+    num_retried: int = 0
+    """Samples that needed more than one try."""
+
+    @classmethod
+    def none(cls, num_samples: int, reason: str) -> Scored:
+        """No score for any sample."""
+        return cls([math.nan] * num_samples, [reason] * num_samples)
+
+
+class Asking:
+    """A scorer and the thread that waits for it."""
+
+    def __init__(self, key: str, scorer: Scorer, config: RewardServiceConfig) -> None:
+        self.key, self.scorer, self.config = key, scorer, config
+        self._thread: threading.Thread | None = None
+
+    def start(self, samples: Sequence[Sample]) -> Question:
+        """Ask about samples, in a thread, after what this scorer was asked before."""
+        question = Question(self, samples)
+        before, self._thread = (
+            self._thread,
+            threading.Thread(target=question.run, name=f"reward {self.key}", daemon=True),
+        )
+        question.before = before
+        self._thread.start()
+        return question
+
+
+class Question:
+    """Samples under judgement."""
+
+    def __init__(self, asking: Asking, samples: Sequence[Sample]) -> None:
+        self.scorer, self.settings, self.samples = asking.scorer, asking.config, samples
+        self.before: threading.Thread | None = None
+        self.timeout_s = asking.scorer.config.timeout_s
+        self._deadline = time.monotonic() + self.timeout_s
+        self._found = Scored.none(len(samples), f"no score within {self.timeout_s:g} s")
+        self._ended = threading.Event()
+
+    def result(self) -> Scored:
+        """Wait until all samples are scored, all tries spent, or the deadline passed."""
+        self._ended.wait(max(0.0, self._deadline - time.monotonic()))
+        found = self._found
+        # A copy: a scorer that overruns may still write.
+        return Scored(list(found.scores), list(found.errors), found.num_retried)
+
+    def run(self) -> None:
+        """Ask until there is nothing left to ask. What a scorer raises is the reason of its samples."""
+        if self.before is not None:
+            self.before.join(max(0.0, self._deadline - time.monotonic()))
+        left, pause_s = list(range(len(self.samples))), self.settings.backoff_s
+        for attempt in range(self.settings.max_tries):
+            if attempt:
+                self._found.num_retried = max(self._found.num_retried, len(left))
+                time.sleep(min(pause_s, max(0.0, self._deadline - time.monotonic())))
+                pause_s *= 2
+            # One by one in the end, so that a sample that breaks its batch breaks no other.
+            alone = attempt > 0 and attempt + 1 == self.settings.max_tries
+            self._ask(left, 1 if alone else self.scorer.config.batch_size)
+            left = [row for row in left if self._found.errors[row] is not None]
+            if not left or self._is_late:
+                break
+        self._ended.set()
+
+    def _ask(self, rows: list[int], batch_size: int) -> None:
+        for first in range(0, len(rows), batch_size):
+            if self._is_late:
+                return
+            batch = rows[first : first + batch_size]
+            for row, (score, error) in zip(batch, self._answers(batch), strict=True):
+                self._found.scores[row], self._found.errors[row] = score, error
+
+    def _answers(self, rows: list[int]) -> list[tuple[float, str | None]]:
+        try:
+            answers = list(self.scorer.score([self.samples[row] for row in rows]))
+            if len(answers) != len(rows):
+                raise ValueError(f"{len(answers)} scores for {len(rows)} samples")
+            return [_checked(answer) for answer in answers]
+        except Exception as error:  # the samples carry the reason on
+            return [(math.nan, f"{type(error).__name__}: {error}")] * len(rows)
+
+    @property
+    def _is_late(self) -> bool:
+        return time.monotonic() >= self._deadline
+
+
+def _checked(answer: float | Unscored) -> tuple[float, str | None]:
+    if isinstance(answer, Unscored):
+        return math.nan, answer.reason
+    score = float(answer)
+    return (score, None) if math.isfinite(score) else (math.nan, f"the score is {score}")

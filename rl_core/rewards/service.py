@@ -1,0 +1,100 @@
+"""Several scorers over one rollout: each asked at the same time, in batches, about this rank's rows.
+
+What comes back keeps failures apart from scores: NaN and a reason, never 0. `combine.py` makes rewards of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rl_core.algorithms.metrics import Metric, MetricKind
+from rl_core.dispatch import Collect, Dispatch, distributed, num_real_rows
+from rl_core.errors import RewardError
+from rl_core.rewards.asking import Asking, Scored
+from rl_core.rewards.base import Sample
+from rl_core.rewards.resolve import resolve_scorers
+from schemas.rewards import RewardServiceConfig
+
+if TYPE_CHECKING:
+    from rl_core.data_proto import DataProto
+    from rl_core.rank_info import RankInfo
+
+SCORES, ERRORS = "scores", "score_errors"
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What every scorer said, by key."""
+
+    by_key: dict[str, Scored]
+    weights: dict[str, float]
+
+    @property
+    def keys(self) -> list[str]:
+        return list(self.by_key)
+
+
+class RewardService:
+    """The scorers of a recipe's `rewards`."""
+
+    needs_rank_info = True
+
+    def __init__(
+        self,
+        blocks: Sequence[Mapping[str, Any]],
+        config: RewardServiceConfig | None = None,
+        *,
+        rank_info: RankInfo | None = None,
+    ) -> None:
+        """Make the scorers. Args: blocks: `{name: ..., weight: ...}` each. Raises: RecipeError naming the entry."""
+        config = config or RewardServiceConfig()
+        device = "cpu" if rank_info is None else str(rank_info.device)
+        self.asked = {key: Asking(key, cls(settings, device), config) for key, cls, settings in resolve_scorers(blocks)}
+        self.weights = {key: asking.scorer.config.weight for key, asking in self.asked.items()}
+
+    @distributed(Dispatch.DP_SCATTER_HEAD, Collect.JOIN)
+    def score(self, rollout: DataProto) -> DataProto:
+        """Score rows of a rollout.
+
+        Args: rollout: object columns `prompt`, and as far as there are: `replies`, `ground_truth`, `stop_reason`,
+        `images`, `videos`, `metadata`; tensors `last_reply_tokens`.
+        Returns: `scores` [B, K], one column per scorer in the recipe's order, NaN where there is none; the reasons in
+        the object column `score_errors`, `{key: reason}` each.
+        """
+        import torch
+
+        from rl_core.data_proto import DataProto
+        from rl_core.rewards.samples import samples_of
+
+        samples = samples_of(rollout)[: num_real_rows(rollout)]
+        # A row without a verdict has nothing to add to.
+        failed = [] if rollout.batch is None else rollout.batch.get("failed", torch.zeros(len(rollout))).tolist()
+        rows = [row for row in range(len(samples)) if not (failed and failed[row])]
+        found = self.score_samples([samples[row] for row in rows])
+        scores_BK = torch.full((len(rollout), len(self.asked)), float("nan"))
+        errors: list[dict[str, str]] = [{} for _ in range(len(rollout))]
+        for column, (key, scored) in enumerate(found.by_key.items()):
+            scores_BK[rows, column] = torch.tensor(scored.scores, dtype=torch.float32)
+            for row, reason in zip(rows, scored.errors, strict=True):
+                if reason is not None:
+                    errors[row][key] = reason
+        retried = {
+            f"reward/{key}/retried": Metric(MetricKind.SUM, scored.num_retried, 1)
+            for key, scored in found.by_key.items()
+        }
+        return DataProto.from_dict({SCORES: scores_BK}, {ERRORS: errors}, {"metrics": retried})
+
+    def score_samples(self, samples: Sequence[Sample], keys: Sequence[str] | None = None) -> Scores:
+        """What the scorers say. Args: keys: those to ask; unset asks all. Raises: RewardError on an unknown key."""
+        wanted = list(self.asked) if keys is None else list(dict.fromkeys(keys))
+        if unknown := sorted(set(wanted) - set(self.asked)):
+            raise RewardError(f"no rewards {unknown} here; there are {sorted(self.asked)}")
+        questions = {key: self.asked[key].start(samples) for key in wanted}
+        return Scores({key: question.result() for key, question in questions.items()}, self.weights)
+
+    def close(self) -> None:
+        """End the scorers."""
+        for asking in self.asked.values():
+            asking.scorer.close()

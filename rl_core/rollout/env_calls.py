@@ -1,0 +1,196 @@
+"""Environments at work beside the decoding: each call on its own, with a deadline, its outcome reported once there.
+
+A coroutine runs on one event loop, anything else in a thread of its own: neither waits for the other environments, and
+the decoding waits for none of them. Nobody can end a thread, so one that overruns its deadline is left behind; it is a
+daemon, and what it says afterwards is not heard.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import queue
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+from typing import Any
+
+BLOCKED_GRACE_S = 10.0
+"""How long after a deadline the event loop is believed to be alive without a sign of it."""
+
+
+class EnvCall(StrEnum):
+    """What an environment is asked to do."""
+
+    INIT = "init"
+    """Make it, and let it see the prompt."""
+    STEP = "step"
+    """Take a reply."""
+    CLOSE = "close"
+    """Give its metrics and let go of what it holds."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one call ended."""
+
+    row: int
+    kind: EnvCall
+    value: Any = None
+    error: str | None = None
+    """Why it failed; None when it did not."""
+    elapsed_s: float = 0.0
+    timed_out: bool = False
+
+
+class EnvCalls:
+    """The calls under way. Used from one thread; a context manager that ends its event loop."""
+
+    def __init__(self, at_once: int) -> None:
+        """Args: at_once: most calls at work at the same time; an environment class may say a lower number for itself
+        (`max_concurrent_steps`). The others wait, and their deadlines with them."""
+        self._at_once = at_once
+        self._outcomes: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
+        self._pending: dict[tuple[int, EnvCall], float] = {}
+        self._start_loop()
+
+    def submit(
+        self, row: int, kind: EnvCall, work: Callable[..., Any], *args: Any, timeout_s: float, owner: Any = None
+    ) -> None:
+        """Start a call. Args: row: whose it is. owner: the environment's class, for its own limit."""
+        self._pending[row, kind] = timeout_s
+        call = self._call(row, kind, partial(work, *args), timeout_s, owner)
+        self._loop.call_soon_threadsafe(self._spawn, call)
+
+    def pending(self, *kinds: EnvCall) -> int:
+        """How many calls of these kinds (of any, without) have not been reported."""
+        return sum(not kinds or kind in kinds for _, kind in self._pending)
+
+    def collect(self, wait_s: float | None) -> list[Outcome]:
+        """What ended since the last time, in order of rows; waits for the first one.
+
+        Args: wait_s: at most so long; None until something ends, or nothing is under way.
+        """
+        if not self._pending:
+            return []
+        patience = max(self._pending.values()) + BLOCKED_GRACE_S
+        try:
+            found = [self._outcomes.get(timeout=patience if wait_s is None else max(0.0, wait_s))]
+        except queue.Empty:
+            return self._give_up(patience) if wait_s is None else []
+        with suppress(queue.Empty):
+            while True:
+                found.append(self._outcomes.get_nowait())
+        heard = [one for one in found if self._pending.pop((one.row, one.kind), None) is not None]
+        return sorted(heard, key=lambda one: one.row)
+
+    def __enter__(self) -> EnvCalls:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(BLOCKED_GRACE_S)
+
+    def _start_loop(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._slots: dict[Any, asyncio.Semaphore] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._thread = threading.Thread(target=_run, args=(self._loop,), name="environments", daemon=True)
+        self._thread.start()
+
+    def _give_up(self, waited_s: float) -> list[Outcome]:
+        """Nothing was heard for longer than any deadline: a coroutine holds the event loop, which is left behind."""
+        error = f"no sign of life for {waited_s:g} s: a coroutine of an environment blocks the event loop"
+        lost = [Outcome(row, kind, error=error, timed_out=True) for row, kind in self._pending]
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._pending, self._outcomes = {}, queue.SimpleQueue()
+        self._start_loop()
+        return sorted(lost, key=lambda one: one.row)
+
+    def _spawn(self, call: Any) -> None:
+        task = self._loop.create_task(call)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _call(self, row: int, kind: EnvCall, work: Callable[[], Any], timeout_s: float, owner: Any) -> None:
+        outcomes = self._outcomes
+        # The narrower one first, so that who waits for it keeps nobody else waiting.
+        async with self._slot(owner, _own_limit(owner, self._at_once)), self._slot("all", self._at_once):
+            start = time.perf_counter()
+            task = asyncio.ensure_future(_work(work))
+            # Not wait_for, which would wait for a coroutine that refuses to be cancelled.
+            done, _ = await asyncio.wait({task}, timeout=timeout_s)
+            elapsed_s = time.perf_counter() - start
+        if not done:
+            task.cancel()
+            error = f"{kind} took longer than {timeout_s:.3g} s"
+            outcomes.put(Outcome(row, kind, None, error, elapsed_s, timed_out=True))
+            return
+        value, error = task.result()
+        outcomes.put(Outcome(row, kind, value, error, elapsed_s))
+
+    def _slot(self, owner: Any, limit: int) -> asyncio.Semaphore:
+        return self._slots.setdefault(owner, asyncio.Semaphore(limit))
+
+
+def _own_limit(owner: Any, otherwise: int) -> int:
+    return getattr(owner, "max_concurrent_steps", None) or otherwise
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+    finally:
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        if left:
+            loop.run_until_complete(asyncio.wait(left, timeout=1.0))
+        loop.close()
+
+
+async def _work(work: Callable[[], Any]) -> tuple[Any, str | None]:
+    """What the work gave, or its error in words."""
+    try:
+        if _is_coroutine(work):
+            return await work(), None
+        value, error = await _in_thread(work)
+        return (await value, None) if error is None and inspect.isawaitable(value) else (value, error)
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:  # whatever an environment raises is its own row's failure
+        return None, described(error)
+
+
+def _is_coroutine(work: Callable[[], Any]) -> bool:
+    return inspect.iscoroutinefunction(work.func if isinstance(work, partial) else work)
+
+
+def _in_thread(work: Callable[[], Any]) -> Awaitable[tuple[Any, str | None]]:
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[tuple[Any, str | None]] = loop.create_future()
+
+    def settle(result: tuple[Any, str | None]) -> None:
+        if not future.done():
+            future.set_result(result)
+
+    def run() -> None:
+        try:
+            result: tuple[Any, str | None] = work(), None
+        except BaseException as error:  # as above; a thread has nobody else to tell
+            result = None, described(error)
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(settle, result)
+
+    threading.Thread(target=run, name="environment", daemon=True).start()
+    return future
+
+
+def described(error: BaseException) -> str:
+    """Type and message."""
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,105 @@
+"""The reward of a rollout: what its scorers say, added to what its environments gave."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from rl_core.algorithms.metrics import to_floats
+from rl_core.data_proto import DataProto
+from rl_core.distributed import DataProtoRef, Remote
+from rl_core.errors import RewardError
+from rl_core.rewards.combine import Earned, combine, score_metrics
+from rl_core.rewards.service import ERRORS, SCORES
+from rl_core.rollout.decode import StopReason
+from schemas.rewards import FailurePolicy, RewardServiceConfig, Truncation
+
+PART = "reward/"
+"""Prefix of the columns that hold the parts of the reward."""
+ASKED = ("prompt", "replies", "ground_truth", "stop_reason", "last_reply_tokens", "failed", "response_mask")
+
+
+def add_scores(
+    rollout: DataProtoRef,
+    service: Remote | None,
+    weights: Mapping[str, float],
+    config: RewardServiceConfig,
+    max_length: int,
+) -> dict[str, float]:
+    """Put the whole reward into `rewards` and `turn_rewards` of the rollout, and its parts beside them.
+
+    Args: weights: of the service's scorers, in order. max_length: limit of one reply.
+    Returns: metrics per scorer. Raises: RewardError on rows without a score, where the recipe says so.
+    """
+    if service is None and config.truncated is Truncation.KEEP:
+        return {}
+    # Text alone goes to the scorers; tensors of the rollout stay where they are.
+    said = rollout.fetch([key for key in ASKED if key in rollout.keys])
+    scores_BK, errors, metrics = torch.zeros(len(rollout), 0), [{} for _ in range(len(rollout))], {}
+    if service is not None:
+        found = service.score(said)
+        scores_BK, errors = found.tensor(SCORES), list(found.non_tensor_batch[ERRORS])
+        metrics = to_floats(found.meta_info.get("metrics", {}))
+    earned = _earned(rollout, said)
+    rewarded = combine(earned, scores_BK, dict(weights), config, max_length)
+    columns = {"rewards": rewarded.rewards_B, "turn_rewards": rewarded.turn_rewards_BT}
+    columns |= {PART + key: part_B for key, part_B in rewarded.parts.items()}
+    unscored_B = rewarded.unscored_B
+    changed = DataProto.from_dict(columns)
+    if bool(unscored_B.any()):
+        reasons = _reasons(errors, weights)
+        if config.on_failure is FailurePolicy.FAIL:
+            raise RewardError(_complaint(unscored_B, reasons))
+        changed = DataProto.from_dict(columns | _without(unscored_B, earned), _with_reasons(rollout, reasons))
+    rollout.replace(changed)
+    return score_metrics(scores_BK, list(weights), earned) | metrics | {"unscored_rows": float(unscored_B.sum())}
+
+
+def earned_parts(rollout: DataProto | DataProtoRef, rows_B: torch.Tensor) -> dict[str, Any]:
+    """What an algorithm may know about the rewards of these rows, besides the sum: see `RowMeasures`."""
+    keys = rollout.keys if isinstance(rollout, DataProtoRef) else set(map(str, rollout.batch.keys()))  # type: ignore[union-attr]
+    measured: dict[str, Any] = {}
+    if "turn_rewards" in keys:
+        measured["rewards_BT"] = rollout.tensor("turn_rewards")[rows_B]
+    parts = sorted(key for key in keys if key.startswith(PART))
+    if parts:
+        measured["rewards_by_key"] = {key.removeprefix(PART): rollout.tensor(key)[rows_B] for key in parts}
+    return measured
+
+
+def _earned(rollout: DataProtoRef, said: DataProto) -> Earned:
+    reasons = said.non_tensor_batch["stop_reason"]
+    return Earned(
+        rewards_B=rollout.tensor("rewards"),
+        turn_rewards_BT=rollout.tensor("turn_rewards"),
+        mask_BT=said.tensor("response_mask"),
+        lengths_B=rollout.tensor("last_reply_tokens"),
+        truncated_B=torch.tensor([StopReason(reason).is_truncated for reason in reasons]),
+        failed_B=rollout.tensor("failed"),
+    )
+
+
+def _without(unscored_B: torch.Tensor, earned: Earned) -> dict[str, torch.Tensor]:
+    """Columns that take rows out of the step."""
+    mask_BT = earned.mask_BT.masked_fill(unscored_B[:, None], 0)
+    return {"failed": earned.failed_B | unscored_B, "response_mask": mask_BT}
+
+
+def _reasons(errors: list[dict[str, str]], weights: Mapping[str, float]) -> list[str | None]:
+    counted = [{key: reason for key, reason in one.items() if weights[key]} for one in errors]
+    return ["; ".join(f"reward {key}: {reason}" for key, reason in one.items()) or None for one in counted]
+
+
+def _with_reasons(rollout: DataProtoRef, reasons: list[str | None]) -> dict[str, Any]:
+    known = rollout.non_tensor_batch["error"]
+    return {"error": [error or reason for error, reason in zip(known, reasons, strict=True)]}
+
+
+def _complaint(unscored_B: torch.Tensor, reasons: list[str | None]) -> str:
+    first = next(reason for reason, bad in zip(reasons, unscored_B.tolist(), strict=True) if bad)
+    return (
+        f"{int(unscored_B.sum())} of {len(unscored_B)} rows have no score after all tries (reward_service.on_failure: "
+        f"fail); first: {first}"
+    )
