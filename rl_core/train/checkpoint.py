@@ -11,6 +11,7 @@ renames, and writes a sentinel last.
 from __future__ import annotations
 
 import json
+import pickle
 import random
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,11 +54,11 @@ def load(backend: FSDPBackend, folder: Path) -> None:
     _check_contents(backend, folder)
     state = _state(backend)
     try:
-        state_dict_loader.load(state, checkpoint_id=folder / "weights")
+        # The weights are read straight into their own tensors, so everything else must be there first.
         local = torch.load(_rank_file(backend, folder), weights_only=False)
-    except (OSError, RuntimeError, CheckpointException) as error:
+        state_dict_loader.load(state, checkpoint_id=folder / "weights")
+    except (OSError, EOFError, RuntimeError, pickle.UnpicklingError, CheckpointException) as error:
         raise StorageError(f"checkpoint {folder} cannot be read: {str(error).strip().splitlines()[-1]}") from error
-    # The average was read straight into its own tensors.
     set_state_dict(
         backend.policy,
         backend.optimizer,

@@ -276,6 +276,7 @@ def test_a_worker_killed_from_outside_is_reported_and_replaced(pool: SandboxPool
         assert sandbox.run(timeout_s=5.0).outcome == Outcome.LOST
     for waiting in list(pool._warm):
         bubblewrap.kill_tree(waiting._process.pid)
+        waiting._process.wait(10)
     assert run(pool, "print(1)").stdout == b"1\n"
 
 
