@@ -110,6 +110,11 @@ def describe(receipt: object) -> str:
 def describe_step(event: ProgressEvent) -> str:
     """A step in one line."""
     m = event.metrics
+    if "reward_margin" in m:
+        return (
+            f"step {event.step:>3}/{event.total_steps}  loss {m['loss']:.3f}  told apart {m['reward_accuracy']:.2f}  "
+            f"margin {m['reward_margin']:+.3f}  grad {m['grad_norm']:.2f}  train {m['seconds/train']:.1f} s"
+        )
     return (
         f"step {event.step:>3}/{event.total_steps}  reward {m['reward_mean']:.3f} ± {m['reward_std']:.2f}  "
         f"length {m['response_length_mean']:.1f}  kl {m['approx_kl']:.4f}  grad {m['grad_norm']:.2f}  "

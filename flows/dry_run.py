@@ -5,12 +5,13 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from rl_core.data.prepare import plan_cache
+from rl_core.data.prepare_pairs import plan_pairs
 from rl_core.data.resolve import planned_sources, preparation_settings
 from rl_core.home import Home
 from rl_core.models.locate import model_shape, tokenizer_identity
 from rl_core.recipes import dump_recipe, load_recipe
 from rl_core.train.memory import estimate_memory
-from schemas.recipe import Recipe
+from schemas.recipe import Domain, Recipe
 
 
 def print_plan(recipe: str, overrides: Sequence[str], profile: str | None) -> None:
@@ -27,10 +28,13 @@ def print_plan(recipe: str, overrides: Sequence[str], profile: str | None) -> No
 
 def cache_plan(recipe: Recipe, home: Home) -> str:
     """Whether preparation would be a hit, and why."""
-    if any(str(entry).startswith("art://") for entry in [*recipe.data.train, *recipe.data.eval]):
+    if any("art://" in str(entry) for entry in [*recipe.data.train, *recipe.data.eval]):
         from rl_core.tracking.artifacts import with_artifacts
 
         recipe = Recipe.model_validate(with_artifacts(recipe.model_dump(mode="json"), home.mlflow_uri))
+    if recipe.domain is Domain.PREFERENCE:
+        plan = plan_pairs(recipe, home.data, home.cache)
+        return f"{'hit' if plan.hit else 'miss'}: {plan.explanation}"
     (train, first), (held_out, second) = (
         planned_sources(entries, home.data) for entries in (recipe.data.train, recipe.data.eval)
     )
@@ -44,7 +48,7 @@ def cache_plan(recipe: Recipe, home: Home) -> str:
 
 def device_plan(recipe: Recipe) -> str:
     """Workers, ranks and batches."""
-    placement, rows = recipe.placement, recipe.training.prompts_per_step * recipe.rollout.samples_per_prompt
+    placement, rows = recipe.placement, recipe.training.prompts_per_step * recipe.rows_per_prompt
     where = placement.ray_address or "a private Ray cluster"
     sizes = {"weights": placement.tp_size, "sequences": placement.sp_size}
     shared = "".join(f", {size} share {what}" for what, size in sizes.items() if size > 1)

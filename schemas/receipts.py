@@ -126,6 +126,8 @@ class CacheReceipt(Receipt):
     """Rows left out by preparation, by reason (for example too_long)."""
     sources: list[SourceFile]
     hash_parts: dict[str, str]
+    places: dict[str, str] = Field(default_factory=dict)
+    """Where what the prepared rows point into lies: run hash of a published cache, or sha256 of a file -> path."""
 
 
 class IterationReceipt(Receipt):
@@ -149,7 +151,7 @@ class EvalReceipt(Receipt):
     step: int
     num_rows: int
     accuracy: float
-    """Share of held-out rows with full reward."""
+    """Share of held-out rows with full reward; of pairs, those of which the chosen answer is preferred."""
     mean_reward: float
     ci_low: float
     """95 % interval of the accuracy (Wilson)."""
@@ -160,6 +162,12 @@ class EvalReceipt(Receipt):
     """JSONL with prompt, answer and reward of every held-out row."""
     eval_digest: str
     skipped: bool = False
+    scores: dict[str, float] = Field(default_factory=dict)
+    """Means of what the domain measures besides, by name."""
+
+    def values(self) -> dict[str, float]:
+        """Every score by name: accuracy, mean reward and what the domain measures besides."""
+        return {"accuracy": self.accuracy, "mean_reward": self.mean_reward, **self.scores}
 
 
 class ModelReceipt(Receipt):
@@ -169,9 +177,13 @@ class ModelReceipt(Receipt):
     version: int
     model_path: str
     accuracy: float
+    score: str = "accuracy"
+    """Name of what was compared."""
+    value: float
     compared_with: str
     """`champion v3` or `baseline`."""
-    compared_accuracy: float
+    compared_value: float | None
+    """None when the incumbent was never judged by this score."""
     margin: float
     promoted: bool
     reason: str

@@ -50,6 +50,7 @@ def compare(before: EvalReceipt, after: EvalReceipt) -> None:
             "accuracy": f"{receipt.accuracy:.3f}",
             "95 % interval": f"{receipt.ci_low:.3f} to {receipt.ci_high:.3f}",
             "mean reward": f"{receipt.mean_reward:.3f}",
+            **{name.replace("_", " "): f"{value:.3f}" for name, value in receipt.scores.items()},
             "mean length": f"{receipt.mean_length:.1f}",
             "truncated": f"{receipt.truncated_share:.3f}",
         }

@@ -6,6 +6,7 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from rl_core.data import prepare
+from rl_core.data.prepare_pairs import prepare_pairs
 from rl_core.data.resolve import preparation_settings, resolve_sources
 from rl_core.home import Home
 from rl_core.models.locate import locate, tokenizer_identity
@@ -13,25 +14,33 @@ from rl_core.models.tokenizer import load_tokenizer
 from rl_core.tracking.artifacts import with_artifacts
 from rl_core.trainers.progress import ProgressEvent, announce
 from schemas.receipts import CacheReceipt, ValidationReport
-from schemas.recipe import Recipe
+from schemas.recipe import Domain, Recipe
 from tasks import artifacts
 
 
 # The run hash over file contents decides about reuse; Prefect's own cache sees only the recipe's text.
 @task(name="prepare-cache", cache_policy=NO_CACHE)
 def prepare_cache(recipe: dict[str, Any], report: ValidationReport) -> CacheReceipt:
-    """Tokenise, filter by length and publish train.parquet and eval.parquet. Raises: DataError, ModelError."""
+    """Publish train.parquet and eval.parquet of what the recipe names. Raises: DataError, ModelError."""
     home = Home.default()
     settings = Recipe.model_validate(with_artifacts(recipe, home.mlflow_uri))
-    receipt = prepare.prepare_cache(
-        resolve_sources(settings.data.train, home.data),
-        resolve_sources(settings.data.eval, home.data),
-        tokenizer=lambda: load_tokenizer(locate(settings.model.path, home.models)),
-        **preparation_settings(settings, home, tokenizer_identity(settings.model.path, home.models)),
-    )
+    if settings.domain is Domain.PREFERENCE:
+        receipt = prepare_pairs(settings, home.data, home.cache)
+    else:
+        receipt = _prepare_prompts(settings, home)
     announce(ProgressEvent("done", receipt=receipt))
     _publish(receipt)
     return receipt
+
+
+def _prepare_prompts(recipe: Recipe, home: Home) -> CacheReceipt:
+    """Tokenised and filtered by length."""
+    return prepare.prepare_cache(
+        resolve_sources(recipe.data.train, home.data),
+        resolve_sources(recipe.data.eval, home.data),
+        tokenizer=lambda: load_tokenizer(locate(recipe.model.path, home.models)),
+        **preparation_settings(recipe, home, tokenizer_identity(recipe.model.path, home.models)),
+    )
 
 
 def _publish(receipt: CacheReceipt) -> None:

@@ -5,9 +5,9 @@ from pathlib import Path
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
-from rl_core.evaluation.gate import Incumbent, judge
+from rl_core.evaluation.gate import Incumbent, judge, score_of
 from rl_core.home import Home
-from rl_core.tracking.plots import reward_curve
+from rl_core.tracking.plots import curve_of, reward_curve
 from rl_core.tracking.registry import CHAMPION, champion, move_alias, register_version
 from rl_core.trainers.session import TrainingSession, session_for
 from schemas.receipts import EvalReceipt, ModelReceipt, RunPlan
@@ -21,10 +21,11 @@ def register_model(plan: RunPlan, baseline: EvalReceipt, final: EvalReceipt) -> 
     done = session.folder.receipt("register-model", ModelReceipt)
     if done is not None:
         return done
-    name, margin = session.recipe.registered_name, session.recipe.registration.margin
+    name, registration = session.recipe.registered_name, session.recipe.registration
+    value = score_of(final, registration.score)
     model_dir = session.export(session.recipe.training.num_iterations)
     incumbent = _incumbent(name, baseline)
-    verdict = judge(final, incumbent, margin)
+    verdict = judge(final, incumbent, registration.margin, registration.score)
     version = _register(session, name, model_dir, baseline, final)
     if verdict.promoted:
         move_alias(Home.default().mlflow_uri, name, CHAMPION, version)
@@ -33,9 +34,11 @@ def register_model(plan: RunPlan, baseline: EvalReceipt, final: EvalReceipt) -> 
         version=version,
         model_path=str(model_dir),
         accuracy=final.accuracy,
+        score=registration.score,
+        value=value,
         compared_with=incumbent.name,
-        compared_accuracy=incumbent.accuracy,
-        margin=margin,
+        compared_value=incumbent.scores.get(registration.score),
+        margin=registration.margin,
         promoted=verdict.promoted,
         reason=verdict.reason,
     )
@@ -47,8 +50,8 @@ def register_model(plan: RunPlan, baseline: EvalReceipt, final: EvalReceipt) -> 
 def _incumbent(name: str, baseline: EvalReceipt) -> Incumbent:
     present = champion(Home.default().mlflow_uri, name)
     if present is None:
-        return Incumbent("baseline", baseline.accuracy, baseline.eval_digest)
-    return Incumbent(f"champion v{present.version}", float(present.tags["accuracy"]), present.tags["eval_digest"])
+        return Incumbent("baseline", baseline.values(), baseline.eval_digest)
+    return Incumbent(f"champion v{present.version}", present.metrics, present.tags["eval_digest"])
 
 
 def _register(session: TrainingSession, name: str, model_dir: Path, baseline: EvalReceipt, final: EvalReceipt) -> int:
@@ -56,7 +59,7 @@ def _register(session: TrainingSession, name: str, model_dir: Path, baseline: Ev
     dataset = tracking.log_dataset(
         "held-out", f"{plan.cache.path}/eval.parquet", final.eval_digest, context="evaluation", num_rows=final.num_rows
     )
-    metrics = {"accuracy": final.accuracy, "mean_reward": final.mean_reward, "baseline_accuracy": baseline.accuracy}
+    metrics = final.values() | {f"baseline_{name}": value for name, value in baseline.values().items()}
     tags = {
         "run_key": plan.run_key,
         "cache_hash": plan.cache.run_hash,
@@ -68,9 +71,14 @@ def _register(session: TrainingSession, name: str, model_dir: Path, baseline: Ev
 
 
 def _publish(session: TrainingSession, receipt: ModelReceipt, evaluations: list[EvalReceipt]) -> None:
-    path = reward_curve(session.folder.history(), evaluations, session.folder.root / "reward-curve.png")
+    path = reward_curve(
+        session.folder.history(),
+        evaluations,
+        session.folder.root / "reward-curve.png",
+        curve=curve_of(session.recipe.domain),
+    )
     session.tracking.log_artifact(path, "plots")
-    artifacts.picture("reward-curve", path, "Sampled reward per step and held-out accuracy")
+    artifacts.picture("reward-curve", path, "Learning per step and held-out accuracy")
     outcome = "moved to this version" if receipt.promoted else "stays where it was"
     artifacts.markdown(
         "model",

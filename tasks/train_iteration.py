@@ -7,7 +7,7 @@ from prefect.cache_policies import NO_CACHE
 from prefect.runtime import task_run
 from prefect.tasks import exponential_backoff
 
-from rl_core.tracking.plots import reward_curve
+from rl_core.tracking.plots import curve_of, reward_curve
 from rl_core.trainers.progress import ProgressEvent, announce, listeners
 from rl_core.trainers.session import TrainingSession, session_for
 from schemas.receipts import EvalReceipt, IterationReceipt, RunPlan
@@ -54,6 +54,9 @@ def train_iteration(plan: RunPlan, iteration: int) -> IterationReceipt:
 def _publish(session: TrainingSession) -> None:
     baseline = session.folder.receipt("evaluate-baseline", EvalReceipt)
     path = reward_curve(
-        session.folder.history(), [baseline] if baseline else [], session.folder.root / "reward-curve.png"
+        session.folder.history(),
+        [baseline] if baseline else [],
+        session.folder.root / "reward-curve.png",
+        curve=curve_of(session.recipe.domain),
     )
-    artifacts.picture("reward-curve", path, "Sampled reward per step")
+    artifacts.picture("reward-curve", path, "Learning per step")

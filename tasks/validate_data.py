@@ -1,11 +1,13 @@
 """validate-data: every row of every file against its contract, before anything costly starts."""
 
+from pathlib import Path
 from typing import Any
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 from prefect.runtime import flow_run
 
+from rl_core.data.prepare_pairs import files_of, pair_sources
 from rl_core.data.resolve import check_settings, resolve_sources
 from rl_core.data.validate import apply_policy, check_files
 from rl_core.distributed.data_runner import cluster_runner, configured_address
@@ -14,7 +16,7 @@ from rl_core.tracking.artifacts import with_artifacts
 from rl_core.tracking.validation import log_refusal
 from rl_core.trainers.progress import ProgressEvent, announce
 from schemas.receipts import ValidationReport
-from schemas.recipe import Recipe
+from schemas.recipe import Domain, Recipe
 from tasks import artifacts
 
 
@@ -27,10 +29,11 @@ def validate_data(recipe: dict[str, Any]) -> ValidationReport:
     home = Home.default()
     settings = Recipe.model_validate(with_artifacts(recipe, home.mlflow_uri))
     address = configured_address(settings.placement.ray_address)
+    train, held_out = _files(settings, home)
     report = check_files(
-        resolve_sources(settings.data.train, home.data),
+        train,
         check_settings(settings),
-        held_out=resolve_sources(settings.data.eval, home.data),
+        held_out=held_out,
         rejects_dir=home.data / "rejects" / settings.name,
         memo_dir=home.data / "memo",
         runner=cluster_runner(address) if address else None,
@@ -43,6 +46,13 @@ def validate_data(recipe: dict[str, Any]) -> ValidationReport:
         _log_refusal(settings.name, report, home)
         raise
     return report
+
+
+def _files(recipe: Recipe, home: Home) -> tuple[list[Path], list[Path]]:
+    """What is trained on, and what is held out. Of pairs the preparation tells which is which."""
+    if recipe.domain is Domain.PREFERENCE:
+        return files_of(pair_sources(recipe, home.data)), []
+    return resolve_sources(recipe.data.train, home.data), resolve_sources(recipe.data.eval, home.data)
 
 
 def _publish(report: ValidationReport) -> None:

@@ -17,6 +17,7 @@ told by the sign of the advantage. KTO's z is a KL estimated on mismatched answe
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -203,9 +204,11 @@ class Preference(StageAlgorithm):
         return total, _metrics({"loss": total, **shares}, pairs)
 
     def observe(self, metrics: Mapping[str, float], num_rows: int) -> None:
-        """Move delta towards the mean reward of the step's answers, `implicit_reward`."""
-        decay = self.config.reward_decay
-        self.delta = decay * self.delta + (1.0 - decay) * metrics["implicit_reward"]
+        """Move delta towards the mean reward of the step's answers, `implicit_reward`; not at all without answers."""
+        mean = metrics.get("implicit_reward", math.nan)
+        if math.isfinite(mean):
+            decay = self.config.reward_decay
+            self.delta = decay * self.delta + (1.0 - decay) * mean
 
     def state_dict(self) -> dict[str, float]:
         """`delta`."""

@@ -1,6 +1,6 @@
 """The source a recipe asks for, over prepared items."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rl_core.data.blend import BlendedSource
@@ -11,7 +11,7 @@ UNNAMED = "other"
 
 
 def training_source(
-    items: list[dict[str, Any]], batch_size: int, seed: int, blend: Mapping[str, float] | None
+    items: Sequence[dict[str, Any]], batch_size: int, seed: int, blend: Mapping[str, float] | None
 ) -> DataSource[dict[str, Any]]:
     """Batches of all items alike, or with the shares of `blend` by the rows' `data_source`.
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from rl_core.errors import RecipeError
+from rl_core.registry import nearest
 from schemas.receipts import EvalReceipt
+
+ACCURACY = "accuracy"
 
 
 @dataclass(frozen=True)
@@ -13,7 +18,8 @@ class Incumbent:
 
     name: str
     """`champion v3` or `baseline`."""
-    accuracy: float
+    scores: Mapping[str, float]
+    """By name, as in `EvalReceipt.values`."""
     eval_digest: str
 
 
@@ -25,17 +31,25 @@ class Verdict:
     reason: str
 
 
-def judge(final: EvalReceipt, incumbent: Incumbent, margin: float) -> Verdict:
-    """Promote only on a gain of more than `margin`, measured on the very same held-out rows."""
+def judge(final: EvalReceipt, incumbent: Incumbent, margin: float, score: str = ACCURACY) -> Verdict:
+    """Promote only on a gain of more than `margin` in `score`, measured on the very same held-out rows.
+
+    Raises: RecipeError naming the known scores when the evaluation has no such one.
+    """
+    value = score_of(final, score)
     if incumbent.eval_digest != final.eval_digest:
         return Verdict(False, f"{incumbent.name} was evaluated on other rows; evaluate it on these before comparing")
-    gain = final.accuracy - incumbent.accuracy
-    if gain > margin:
-        return Verdict(
-            True, f"accuracy {final.accuracy:.3f} beats {incumbent.name} ({incumbent.accuracy:.3f}) by {gain:+.3f}"
-        )
-    return Verdict(
-        False,
-        f"accuracy {final.accuracy:.3f} does not beat {incumbent.name} ({incumbent.accuracy:.3f}) "
-        f"by more than {margin}",
-    )
+    if score not in incumbent.scores:
+        return Verdict(False, f"{incumbent.name} has no {score}; evaluate it anew before comparing")
+    before = incumbent.scores[score]
+    if value - before > margin:
+        return Verdict(True, f"{score} {value:.3f} beats {incumbent.name} ({before:.3f}) by {value - before:+.3f}")
+    return Verdict(False, f"{score} {value:.3f} does not beat {incumbent.name} ({before:.3f}) by more than {margin}")
+
+
+def score_of(receipt: EvalReceipt, score: str) -> float:
+    """A score of an evaluation. Raises: RecipeError naming the known ones."""
+    known = receipt.values()
+    if score not in known:
+        raise RecipeError(f"registration.score: no score {score!r}{nearest(score, sorted(known))}")
+    return known[score]

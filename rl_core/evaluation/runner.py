@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +18,23 @@ from schemas.receipts import EvalReceipt
 FULL_REWARD = 1.0
 
 
-def eval_digest(items: list[dict[str, Any]]) -> str:
+def eval_digest(items: Sequence[dict[str, Any]]) -> str:
     """Identity of a set of held-out rows, independent of order."""
     return hashlib.sha256("\n".join(sorted(item["uid"] for item in items)).encode()).hexdigest()
 
 
 def summarise(
-    played: DataProto | DataProtoRef, items: list[dict[str, Any]], label: str, step: int, samples_path: Path
+    played: DataProto | DataProtoRef,
+    items: Sequence[dict[str, Any]],
+    label: str,
+    step: int,
+    samples_path: Path,
+    *,
+    scores: Sequence[str] = (),
 ) -> EvalReceipt:
     """The receipt of played held-out rows; writes every row's prompt, answer and reward beside it.
 
+    Args: scores: further columns [B] of `played`, which go into the samples and, as means, into the receipt.
     Raises: RewardError when an environment failed on a row, since its accuracy would be a guess.
     """
     texts = played.non_tensor_batch
@@ -36,12 +44,14 @@ def summarise(
             f"{len(broken)} of {len(items)} held-out rows failed in their environment; first: {broken[0]}"
         )
     rewards = played.tensor("rewards").tolist()
+    further = {name: played.tensor(name).tolist() for name in scores}
     lengths = played.tensor("num_tokens").tolist()
     num_right = sum(reward >= FULL_REWARD for reward in rewards)
     low, high = wilson_interval(num_right, len(items))
     rows = [
         {key: texts[key][row] for key in ("uid", "prompt", "response", "ground_truth", "stop_reason")}
         | {"reward": rewards[row], "num_tokens": lengths[row]}
+        | {name: values[row] for name, values in further.items()}
         for row in range(len(items))
     ]
     atomic_write_text(samples_path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
@@ -57,6 +67,7 @@ def summarise(
         truncated_share=sum(reason != "eos" for reason in texts["stop_reason"]) / len(items),
         samples_path=str(samples_path),
         eval_digest=eval_digest(items),
+        scores={name: sum(values) / len(values) for name, values in further.items()},
     )
 
 

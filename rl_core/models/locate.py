@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from rl_core.data.fingerprint import fingerprint
 from rl_core.errors import ModelError
 from rl_core.models import embedded
 
@@ -42,6 +43,16 @@ def tokenizer_identity(path: str, models_dir: Path) -> str:
         if (folder / name).is_file():
             digest.update((folder / name).read_bytes())
     return f"{path} ({digest.hexdigest()[:16]})"
+
+
+def model_identity(source: str, memo_dir: Path) -> str:
+    """What stands for a located model's weights in a run hash: its hub id, or the content of its folder's files."""
+    folder = Path(source)
+    if not folder.is_dir():
+        return source
+    files = sorted([folder / "config.json", *folder.glob("*.safetensors"), *folder.glob("*.bin")])
+    digests = "".join(fingerprint(path, memo_dir).sha256 for path in files if path.is_file())
+    return hashlib.sha256(digests.encode()).hexdigest()
 
 
 def model_shape(path: str, models_dir: Path) -> dict[str, Any] | None:

@@ -137,6 +137,9 @@ def with_artifacts(values: Mapping[str, Any], tracking_uri: str) -> dict[str, An
         for entry in data.get(split) or []:
             if isinstance(entry, str) and entry.startswith(SCHEME):
                 entries += map(str, split_files(resolve(tracking_uri, entry).path, split))
+            elif isinstance(entry, Mapping) and str(entry.get("path")).startswith(SCHEME):
+                found = split_files(resolve(tracking_uri, entry["path"]).path, split)
+                entries += [{**entry, "path": str(file)} for file in found]
             else:
                 entries.append(entry)
         data[split] = entries

@@ -1,6 +1,8 @@
-"""The picture of a training run: sampled reward by step, and held-out accuracy with its interval."""
+"""The picture of a training run: sampled reward (or what stands for it) by step, and held-out accuracy."""
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -9,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from schemas.receipts import EvalReceipt
+from schemas.recipe import Domain
 
 REWARD_COLOUR = "#2563eb"
 ACCURACY_COLOUR = "#d9480f"
@@ -16,42 +19,63 @@ TEXT_COLOUR = "#333333"
 GRID_COLOUR = "#e3e3e3"
 
 
+@dataclass(frozen=True)
+class Curve:
+    """What of each step is drawn as a line."""
+
+    mean: str
+    """Metric of the line."""
+    label: str
+    spread: str | None = None
+    """Metric of the band around it."""
+    title: str = "Reward and held-out accuracy"
+
+
+REWARD = Curve("reward_mean", "sampled reward, mean", "reward_std")
+PAIRS = Curve("reward_accuracy", "training pairs told apart, share", title="Pairs told apart, in training and held out")
+
+
+def curve_of(domain: Domain) -> Curve:
+    """The line that shows how well a domain learns."""
+    return PAIRS if domain is Domain.PREFERENCE else REWARD
+
+
 def reward_curve(
     history: Sequence[Mapping[str, float]],
     evaluations: Sequence[EvalReceipt],
     path: Path,
     *,
-    title: str = "Reward and held-out accuracy",
+    curve: Curve = REWARD,
 ) -> Path:
     """Draw a PNG of 900 x 500 pixels. Returns: `path`.
 
-    Args: history: one mapping per step with `step`, `reward_mean` and, for the band, `reward_std`.
+    Args: history: one mapping per step with `step` and the metrics of `curve`.
         Points whose mean is not finite are gaps. evaluations: in any order.
     """
     figure = Figure(figsize=(9, 5), dpi=100, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    _draw_rewards(axes, sorted(history, key=lambda point: point["step"]))
+    _draw_rewards(axes, sorted(history, key=lambda point: point["step"]), curve)
     _draw_accuracy(axes, sorted(evaluations, key=lambda receipt: receipt.step))
-    _dress(axes, title)
+    _dress(axes, curve.title)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, format="png")
     return path
 
 
-def _draw_rewards(axes: Axes, points: Sequence[Mapping[str, float]]) -> None:
+def _draw_rewards(axes: Axes, points: Sequence[Mapping[str, float]], curve: Curve) -> None:
     """Mean line with a band of one standard deviation."""
     if not points:
         return
     steps = [point["step"] for point in points]
-    means = [point["reward_mean"] for point in points]
-    spreads = [point.get("reward_std", 0.0) for point in points]
+    means = [point.get(curve.mean, math.nan) for point in points]
+    spreads = [point.get(curve.spread, 0.0) if curve.spread else 0.0 for point in points]
     if any(spreads):
         low = [mean - spread for mean, spread in zip(means, spreads, strict=True)]
         high = [mean + spread for mean, spread in zip(means, spreads, strict=True)]
         axes.fill_between(steps, low, high, color=REWARD_COLOUR, alpha=0.13, linewidth=0, label="± 1 std of samples")
     marker = "o" if len(points) < 3 else None
-    axes.plot(steps, means, color=REWARD_COLOUR, linewidth=2, marker=marker, label="sampled reward, mean")
+    axes.plot(steps, means, color=REWARD_COLOUR, linewidth=2, marker=marker, label=curve.label)
 
 
 def _draw_accuracy(axes: Axes, receipts: Sequence[EvalReceipt]) -> None:

@@ -39,6 +39,18 @@ def trained_rows(mask_BT: Tensor) -> Rows:
     return (mask_BT != 0).any(-1).nonzero()[:, 0].tolist()
 
 
+def units_of(rows: Rows, rows_per_unit: int) -> list[Rows]:
+    """Adjacent rows that stay together, such as the two of a pair. Raises: ValueError when some are left over."""
+    if len(rows) % rows_per_unit:
+        raise ValueError(f"{len(rows)} rows to train on do not make whole units of {rows_per_unit} adjacent rows")
+    return [rows[start : start + rows_per_unit] for start in range(0, len(rows), rows_per_unit)]
+
+
+def flatten(units: list[Rows]) -> Rows:
+    """The rows of some units."""
+    return [row for unit in units for row in unit]
+
+
 def split_evenly(rows: Rows, num_parts: int) -> list[Rows]:
     """Consecutive parts whose sizes differ by at most one, the larger ones first."""
     size, larger = divmod(len(rows), num_parts)

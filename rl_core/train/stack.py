@@ -23,9 +23,10 @@ from rl_core.train.result import TrainStepResult, UpdateResult
 class TrainStack:
     """Runs `prepare_segment → mini-batches → micro-batches → optimizer_step` on one rank's shard.
 
-    The shard needs `input_ids, attention_mask, position_ids` [B, P+T], `response_mask`, `rollout_log_probs`,
-    `advantages` [B, T]. Gradients are those of the global mini-batch, whatever the micro-batches and rank count. Rows
-    without a set `response_mask` take no part.
+    The shard needs `input_ids, attention_mask, position_ids` [B, P+T], `response_mask`, `advantages` [B, T], and
+    `rollout_log_probs` [B, T] where a rollout reported them. Gradients are those of the global mini-batch, whatever the
+    micro-batches and rank count. Rows without a set `response_mask` take no part; the algorithm's `rows_per_unit`
+    adjacent rows stay in one micro-batch.
 
     Args: micro_batch_size: rows of a pass. max_tokens_per_micro_batch: instead, pack rows into passes of that size.
     """
@@ -85,7 +86,7 @@ class TrainStack:
         if self.num_updates_per_batch * self.num_mini_batches > 1 or self.backend.rolls_out_average:
             with self.backend.anchor_policy() as anchor:
                 batch["old_log_probs"] = self._log_probs(anchor, shard, plan)
-        if self.algorithm.needs_reference:
+        if self.algorithm.needs_reference and batch.get("ref_log_probs", None) is None:
             with self.backend.reference_policy() as reference:
                 batch["ref_log_probs"] = self._log_probs(reference, shard, plan)
 
@@ -93,24 +94,34 @@ class TrainStack:
         """Mini-batches of the rows that are trained, each cut into as many micro-batches on every rank."""
         mask_BT = shard.tensor("response_mask")
         lengths_B = shard.tensor("attention_mask").sum(-1).tolist()
-        parts = micro_batches.split_evenly(micro_batches.trained_rows(mask_BT), self.num_mini_batches)
-        passes = [self._cut(rows, lengths_B) for rows in parts]
+        units = micro_batches.units_of(micro_batches.trained_rows(mask_BT), self.algorithm.rows_per_unit)
+        by_part = micro_batches.split_evenly(list(range(len(units))), self.num_mini_batches)
+        parts = [[units[index] for index in chosen] for chosen in by_part]
+        passes = [self._cut(part, lengths_B) for part in parts]
         most = self.backend.all_reduce_max([float(len(cut)) for cut in passes])
         counts = self.backend.all_reduce_sum(
-            [count for rows in parts for count in (float((mask_BT[rows] != 0).sum()), float(len(rows)))]
+            [
+                count
+                for rows in map(micro_batches.flatten, parts)
+                for count in (float((mask_BT[rows] != 0).sum()), float(len(rows)))
+            ]
         )
         return [
             MiniBatch(
-                self._fill(self._cut(rows, lengths_B, int(wanted)), int(wanted)),
+                self._fill(self._cut(part, lengths_B, int(wanted)), int(wanted)),
                 Denominators(counts[2 * index], counts[2 * index + 1], mask_BT.shape[1]),
             )
-            for index, (rows, wanted) in enumerate(zip(parts, most, strict=True))
+            for index, (part, wanted) in enumerate(zip(parts, most, strict=True))
         ]
 
-    def _cut(self, rows: Rows, lengths_B: list[int], at_least: int = 0) -> list[Rows]:
+    def _cut(self, units: list[Rows], lengths_B: list[int], at_least: int = 0) -> list[Rows]:
+        places = list(range(len(units)))
         if self.max_tokens is None:
-            return micro_batches.by_row_count(rows, self.micro_batch_size)
-        return micro_batches.by_token_count(rows, lengths_B, self.max_tokens, at_least)
+            cut = micro_batches.by_row_count(places, max(1, self.micro_batch_size // self.algorithm.rows_per_unit))
+        else:
+            lengths_U = [sum(lengths_B[row] for row in unit) for unit in units]
+            cut = micro_batches.by_token_count(places, lengths_U, self.max_tokens, at_least)
+        return [micro_batches.flatten([units[place] for place in part]) for part in cut]
 
     @staticmethod
     def _fill(passes: list[Rows], wanted: int) -> list[Rows]:
@@ -150,7 +161,7 @@ class TrainStack:
             entropy_BT=entropy_BT,
             denominators=denominators,
         )
-        return loss, metrics | _drift(old_BT, micro.tensor("rollout_log_probs"), mask_BT)
+        return loss, metrics | _drift(old_BT, micro.batch.get("rollout_log_probs", None), mask_BT)
 
     def _log_probs(self, policy: Any, shard: DataProto, plan: list[MiniBatch]) -> Tensor:
         """[B, T], zero in rows that are not trained."""
@@ -183,8 +194,10 @@ def check_multi_update(algorithm: Any, num_updates_per_batch: int) -> None:
         )
 
 
-def _drift(old_BT: Tensor, rollout_BT: Tensor, mask_BT: Tensor) -> dict[str, Metric]:
-    """How far the trainer's log-probabilities are from those the rollout engine reported."""
+def _drift(old_BT: Tensor, rollout_BT: Tensor | None, mask_BT: Tensor) -> dict[str, Metric]:
+    """How far the trainer's log-probabilities are from those the rollout engine reported, if one did."""
+    if rollout_BT is None:
+        return {}
     delta_BT = (old_BT - rollout_BT).abs().masked_fill(mask_BT == 0, 0.0)
     count = float((mask_BT != 0).sum())
     return {

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -31,16 +31,19 @@ class Track:
     """One sequence of actions in a rollout, with the stack that trains it."""
 
     algorithm: Any
-    """The driver's StageAlgorithm, for advantages."""
+    """The driver's StageAlgorithm: advantages, and the coefficients that adapt."""
     stack: Remote
+    copies: Remote | None = None
+    """The ranks' own copies of the algorithm, which are told the driver's coefficients."""
 
 
 class Trainer(ABC):
     """A running training job: workers, data position and step count."""
 
-    def __init__(self, recipe: Recipe, source_model: str, items: list[dict[str, Any]]) -> None:
+    def __init__(self, recipe: Recipe, source_model: str, items: Sequence[dict[str, Any]]) -> None:
         self.recipe = recipe
         self.source_model = source_model
+        self.source_items = items
         self.source = training_source(items, recipe.training.prompts_per_step, recipe.seed, recipe.data.blend)
         self.step_count = 0
         self.groups: list[Block] = []
@@ -60,9 +63,18 @@ class Trainer(ABC):
     def total_steps(self) -> int:
         return self.recipe.training.num_iterations * self.recipe.training.steps_per_iteration
 
+    @property
+    def held_out_scores(self) -> tuple[str, ...]:
+        """Columns of `play_held_out`, besides the reward, whose means belong into the evaluation."""
+        return ()
+
     @abstractmethod
     def build(self) -> None:
         """Place the workers and fill `groups` and `tracks`."""
+
+    def prepare(self, held_out: Sequence[dict[str, Any]]) -> None:
+        """What only the model before training can do; called once, before a checkpoint is loaded."""
+        return None
 
     @abstractmethod
     def rollout(self, prompts: DataProto) -> dict[str, DataProtoRef]:
@@ -98,7 +110,7 @@ class Trainer(ABC):
         announce(ProgressEvent("step", self.step_count, self.total_steps, metrics))
         return metrics, rollout
 
-    def evaluate(self, items: list[dict[str, Any]], max_new_tokens: int) -> DataProtoRef:
+    def evaluate(self, items: Sequence[dict[str, Any]], max_new_tokens: int) -> DataProtoRef:
         """Play held-out rows greedily, in order; with the moving average, where it says so."""
         with self._phase("evaluate"), self._evaluated_weights():
             return self.play_held_out(prompt_batch(items), max_new_tokens)
@@ -115,13 +127,17 @@ class Trainer(ABC):
             backend.load(f"{folder}/{name}")
 
     def state_dict(self) -> dict[str, Any]:
-        """The driver's own state: step and data position."""
-        return {"step": self.step_count, "source": self.source.state_dict()}
+        """The driver's own state: step, data position and adaptive coefficients."""
+        coefficients = {name: track.algorithm.state_dict() for name, track in self.tracks.items()}
+        return {"step": self.step_count, "source": self.source.state_dict(), "algorithms": coefficients}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore `state_dict()`."""
         self.step_count = state["step"]
         self.source.load_state_dict(state["source"])
+        for name, coefficients in state["algorithms"].items():
+            self.tracks[name].algorithm.load_state_dict(coefficients)
+            self._tell_coefficients(self.tracks[name])
 
     def pids(self) -> list[int]:
         """Process ids of all workers."""
@@ -137,15 +153,16 @@ class Trainer(ABC):
         with self._phase("reward"):
             reward_metrics = self.add_rewards(rollout)
         with self._phase("advantage"):
-            advantage_metrics = add_advantages(track.algorithm, rollout, self.recipe.rollout.samples_per_prompt)
+            advantage_metrics = add_advantages(track.algorithm, rollout, self.recipe.rows_per_prompt)
         with self._phase("train"):
-            result = track.stack.train(rollout)
+            trained = track.stack.train(rollout).to_floats()
         num_tokens = float(rollout.tensor("num_tokens").sum())
         return (
             self.describe(rollout)
             | reward_metrics
             | advantage_metrics
-            | result.to_floats()
+            | trained
+            | self._adapt(track, advantage_metrics | trained, len(rollout))
             | {
                 "rollout_tokens_per_second": num_tokens / self._seconds["rollout"],
                 "train_tokens_per_second": num_tokens / self._seconds["train"],
@@ -159,6 +176,18 @@ class Trainer(ABC):
     def describe(self, rollout: DataProtoRef) -> dict[str, float]:
         """The metrics of a rollout by itself."""
         return rollout_metrics(rollout) | environment_metrics(rollout, self.recipe.environments)
+
+    def _adapt(self, track: Track, measured: dict[str, float], num_rows: int) -> dict[str, float]:
+        """Move the coefficients that adapt, once a step, by what all ranks measured together. Returns: their values."""
+        track.algorithm.observe(measured, num_rows)
+        self._tell_coefficients(track)
+        return track.algorithm.state_dict()
+
+    @staticmethod
+    def _tell_coefficients(track: Track) -> None:
+        coefficients = track.algorithm.state_dict()
+        if coefficients and track.copies is not None:
+            track.copies.load_state_dict(coefficients)
 
     @contextmanager
     def _evaluated_weights(self) -> Iterator[None]:
@@ -182,9 +211,9 @@ class Trainer(ABC):
         self._seconds[name] = self._seconds.get(name, 0.0) + time.perf_counter() - start
 
 
-def prompt_batch(items: list[dict[str, Any]]) -> DataProto:
+def prompt_batch(items: Sequence[dict[str, Any]]) -> DataProto:
     """Prompts as a batch with the one object column `item`."""
-    return DataProto.from_dict(non_tensors={"item": items})
+    return DataProto.from_dict(non_tensors={"item": list(items)})
 
 
 def add_advantages(algorithm: Any, rollout: DataProto | DataProtoRef, num_siblings: int) -> dict[str, float]:

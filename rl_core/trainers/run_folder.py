@@ -77,7 +77,7 @@ class RunFolder:
     def best(self, metric: str, count: int) -> list[int]:
         """The iterations with the `count` highest values of a metric, by their receipts; ties go to the newer.
 
-        Args: metric: of the iteration, or `eval/accuracy`, `eval/mean_reward` of an evaluation after it.
+        Args: metric: of the iteration, or with `eval/` before it of an evaluation that follows.
         Raises: RecipeError naming the known metrics when no iteration has this one.
         """
         scores: dict[int, float] = {}
@@ -99,7 +99,7 @@ class RunFolder:
         played = self.receipt(f"evaluate-iteration-{done.iteration}", EvalReceipt)
         if played is None:
             return done.metrics
-        return done.metrics | {"eval/accuracy": played.accuracy, "eval/mean_reward": played.mean_reward}
+        return done.metrics | {f"eval/{name}": value for name, value in played.values().items()}
 
     def trainer_state(self, iteration: int) -> dict[str, Any]:
         """The driver's state in a complete checkpoint."""

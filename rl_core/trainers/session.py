@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from rl_core.data.pair_rows import PairRows
 from rl_core.data.prepare import load_prepared
 from rl_core.distributed import ray_cluster
 from rl_core.evaluation.runner import summarise
@@ -35,6 +36,7 @@ class TrainingSession:
         self._iteration = 0
         self._tracking: TrackingRun | None = None
         self._cluster = ExitStack()
+        self._opened: dict[str, Sequence[dict[str, Any]]] = {}
 
     @property
     def tracking(self) -> TrackingRun:
@@ -71,18 +73,18 @@ class TrainingSession:
         done = self.folder.receipt(f"evaluate-{label}", EvalReceipt)
         if done is not None:
             return done.model_copy(update={"skipped": True})
-        items = load_prepared(Path(self.plan.cache.path) / "eval.parquet")
+        items = self._rows("eval")
         try:
             trainer = self._trainer_at(iteration)
             played = trainer.evaluate(items, self.recipe.evaluation.max_new_tokens)
             samples_path = self.folder.root / "samples" / f"evaluate-{label}.jsonl"
-            receipt = summarise(played, items, label, trainer.step_count, samples_path)
+            receipt = summarise(played, items, label, trainer.step_count, samples_path, scores=trainer.held_out_scores)
         except BaseException:
             self._drop_workers()
             raise
         self.folder.save_receipt(f"evaluate-{label}", receipt)
-        names = ("accuracy", "mean_reward", "mean_length", "truncated_share")
-        values = {f"eval/{name}": float(getattr(receipt, name)) for name in names}
+        lengths = {"mean_length": receipt.mean_length, "truncated_share": receipt.truncated_share}
+        values = {f"eval/{name}": value for name, value in (receipt.values() | lengths).items()}
         self.tracking.log_metrics(values, trainer.step_count)
         self.tracking.log_artifact(samples_path, "samples")
         self.tracking.flush()
@@ -141,10 +143,19 @@ class TrainingSession:
         placement = self.recipe.placement
         self._cluster.enter_context(ray_cluster(placement.ray_address, placement.num_devices, placement.device))
         source = locate(self.recipe.model.path, self.home.models)
-        items = load_prepared(Path(self.plan.cache.path) / "train.parquet")
+        items = self._rows("train")
         trainer = _trainer_class(self.recipe.domain)(self.recipe, source, items)
         trainer.build()
+        trainer.prepare(self._rows("eval"))
         return trainer
+
+    def _rows(self, split: str) -> Sequence[dict[str, Any]]:
+        """The prepared rows of a split, opened once."""
+        path = Path(self.plan.cache.path) / f"{split}.parquet"
+        if split not in self._opened:
+            pairs = self.recipe.domain is Domain.PREFERENCE
+            self._opened[split] = PairRows(path, self.plan.cache.places) if pairs else load_prepared(path)
+        return self._opened[split]
 
     def _drop_workers(self) -> None:
         if self._trainer is not None:
@@ -202,6 +213,10 @@ def close_run(plan: RunPlan) -> Iterator[None]:
 
 
 def _trainer_class(domain: Domain) -> type[Trainer]:
+    from rl_core.trainers.preference import PreferenceTrainer
     from rl_core.trainers.text import TextTrainer
 
-    return {Domain.TEXT: TextTrainer}[domain]
+    return {
+        Domain.TEXT: TextTrainer,
+        Domain.PREFERENCE: PreferenceTrainer,
+    }[domain]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from rl_core.algorithms import algorithms
 from rl_core.data_proto import DataProto
@@ -26,7 +26,19 @@ from schemas.rollout import EngineKind, SyncMode
 class TextTrainer(Trainer):
     """RL on a causal language model with its environments."""
 
+    track: ClassVar = "text"
+    """Name of the one track."""
     sync: Remote | None = None
+
+    @property
+    def temperature(self) -> float:
+        """Of the distribution whose log-probabilities are trained: the one that was sampled."""
+        return self.recipe.rollout.temperature
+
+    def keeps_reference(self, algorithm: Any) -> bool:
+        """Whether the workers need the model before training."""
+        return algorithm.needs_reference
+
     reward_service: Remote | None = None
 
     def build(self) -> None:
@@ -70,7 +82,7 @@ class TextTrainer(Trainer):
             recipe.lora,
             total_steps=self.total_steps * updates,
             seed=recipe.seed,
-            with_reference=driver_algorithm.needs_reference,
+            with_reference=self.keeps_reference(driver_algorithm),
             ema_cfg=recipe.ema,
         )
         algorithm = remote(algorithm_cls, algorithm_config)
@@ -83,9 +95,9 @@ class TextTrainer(Trainer):
             num_mini_batches=training.num_mini_batches,
             num_updates_per_batch=training.num_updates_per_batch,
             max_grad_norm=training.max_grad_norm,
-            temperature=recipe.rollout.temperature,
+            temperature=self.temperature,
         )
-        self.tracks = {"text": Track(driver_algorithm, stack)}
+        self.tracks = {self.track: Track(driver_algorithm, stack, algorithm)}
 
     def _dedicated_engine(self) -> Remote:
         recipe = self.recipe
@@ -101,7 +113,7 @@ class TextTrainer(Trainer):
     def rollout(self, prompts: DataProto) -> dict[str, DataProtoRef]:
         """The group of replies to each prompt."""
         version = self._up_to_date(evaluation=False)
-        return {"text": self.engine.rollout(prompts, self.step_count, version)}
+        return {self.track: self.engine.rollout(prompts, self.step_count, version)}
 
     def add_rewards(self, rollout: DataProtoRef) -> dict[str, float]:
         """The environment's rewards, and with them those of the recipe's scorers."""

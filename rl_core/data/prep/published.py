@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+from rl_core.data.preference_dataset import META
 from rl_core.data.vision_dataset import PARQUET
 from rl_core.errors import DataError
 
@@ -12,9 +13,12 @@ _EVAL_NAMES = {"prompts.jsonl": "eval_prompts.jsonl"}
 def split_files(path: Path, split: str) -> list[Path]:
     """What an artifact's path stands for in a recipe's `data.train` or `data.eval`.
 
-    Args: path: a text manifest, a diffusion prompt file, or a vision cache. split: `train` or `eval`.
+    Args: path: a text manifest, a diffusion prompt file, a vision cache, or the meta of an `mpo` cache, whose pairs
+    the recipe's own blocks divide into splits. split: `train` or `eval`.
     Raises: DataError when the artifact has no rows of that split, or is not read by `data` at all.
     """
+    if path.name == META:
+        return [path]
     if path.name == "manifest.json":
         shards = json.loads(path.read_text(encoding="utf-8"))["val" if split == "eval" else "train"]
         found = [path.parent / shard for shard in shards]

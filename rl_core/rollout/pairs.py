@@ -1,0 +1,194 @@
+"""What takes the place of a rollout where the rows hold the answers already: pairs as batches, and how they score.
+
+Axes: N pairs, B = 2N rows (chosen and rejected adjacent), T tokens of an answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rl_core.data_proto import DataProto, pad_rows
+from rl_core.dispatch import Collect, Dispatch, distributed
+from rl_core.errors import RLTrainError
+from rl_core.rollout.chat import ChatFormat
+from rl_core.rollout.decode import positions_of
+from rl_core.rollout.pair_tokens import Idle, PairEncoder, PairTokens
+from rl_core.train import micro_batches
+from rl_core.train.fsdp import FSDPBackend
+from schemas.preference import PreferenceConfig
+
+SIDES = ("chosen", "rejected")
+SCORES = ("log_prob_margin", "reward_margin", "reward_accuracy")
+"""Columns of `PairEngine.evaluate` besides the verdict; the last two only where there is a reference."""
+
+
+class PairEngine:
+    """Encodes and scores pairs on one rank, with the policy that trains there."""
+
+    def __init__(
+        self,
+        backend: FSDPBackend,
+        config: PreferenceConfig,
+        template_kwargs: dict[str, Any],
+        *,
+        beta: float,
+        micro_batch_size: int,
+    ) -> None:
+        self.backend, self.beta, self.micro_batch_size = backend, beta, max(2, micro_batch_size // 2 * 2)
+        self.encode = PairEncoder(ChatFormat(backend.bundle.tokenizer, template_kwargs), config)
+
+    @distributed(Dispatch.DP_SCATTER, Collect.JOIN)
+    def rollout(self, pairs: DataProto) -> DataProto | None:
+        """The rows to train on. Args: pairs: rows with the object column `item`.
+
+        Returns: per pair the chosen and the rejected row with `input_ids, attention_mask, position_ids` [B, P+T],
+        `response_mask` [B, T] (zero in idle pairs), `rewards` [B] (1 chosen, 0 rejected), `ref_log_probs` [B, T] where
+        the items bring them, and what was said as object columns; None on a rank that does not speak for its replica.
+        """
+        items = list(pairs.non_tensor_batch["item"])
+        batch = self._batch(items)
+        return batch if self.backend.rank_info.is_head else None
+
+    @distributed(Dispatch.DP_SCATTER, Collect.JOIN)
+    def evaluate(self, pairs: DataProto, with_reference: bool) -> DataProto | None:
+        """How each pair is told apart, one row per pair; an idle one counts as not told apart.
+
+        Returns: `rewards` [N], 1 where a token of the chosen answer is likelier on average than one of the rejected;
+        the columns of `SCORES`; and object columns, with the preferred answer as `response`.
+        """
+        items = list(pairs.non_tensor_batch["item"])
+        batch = self._batch(items)
+        self.backend.policy.eval()
+        try:
+            with torch.no_grad():
+                sums_N2 = self._log_probs(self.backend.policy, batch).sum(1).view(-1, 2)
+            references_N2 = self._references(batch).sum(1).view(-1, 2) if with_reference else None
+        finally:
+            self.backend.policy.train()
+        return self._scored(items, batch, sums_N2, references_N2) if self.backend.rank_info.is_head else None
+
+    @distributed(Dispatch.DP_SCATTER, Collect.JOIN)
+    def reference(self, pairs: DataProto) -> DataProto | None:
+        """The reference's log-probabilities of both answers' tokens, one row per pair; empty for an idle pair.
+
+        Raises: RLTrainError when the policy has been trained and is its own only reference.
+        """
+        batch = self._batch(list(pairs.non_tensor_batch["item"]))
+        log_probs_BT, lengths_B = self._references(batch), batch.tensor("response_mask").sum(1).tolist()
+        if not self.backend.rank_info.is_head:
+            return None
+        rows = [log_probs_BT[row, :length].tolist() for row, length in enumerate(lengths_B)]
+        return DataProto.from_dict(non_tensors={side: rows[at::2] for at, side in enumerate(SIDES)})
+
+    def _batch(self, items: list[dict[str, Any]]) -> DataProto:
+        tokens = [self.encode(item) for item in items]
+        answers = [answer for pair in tokens for answer in (pair.chosen, pair.rejected)]
+        widths = self.backend.all_reduce_max(
+            [float(max(len(pair.prompt) for pair in tokens)), float(max(len(answer) for answer in answers))]
+        )
+        prompt_width, answer_width = map(int, widths)
+        pad = self.encode.tokenizer.pad_token_id
+        prompts_N = [torch.tensor(pair.prompt) for pair in tokens]
+        ids = torch.cat(
+            [
+                pad_rows(prompts_N, pad, left=True, length=prompt_width).repeat_interleave(2, 0),
+                pad_rows([torch.tensor(answer) for answer in answers], pad, length=answer_width),
+            ],
+            1,
+        )
+        prompt_mask = pad_rows([torch.ones_like(one) for one in prompts_N], 0, left=True, length=prompt_width)
+        answer_mask = pad_rows([torch.ones(len(answer)).long() for answer in answers], 0, length=answer_width)
+        attention = torch.cat([prompt_mask.repeat_interleave(2, 0), answer_mask], 1)
+        learns_B = torch.tensor([pair.idle is None for pair in tokens]).repeat_interleave(2)
+        mask_BT = answer_mask * learns_B[:, None]
+        tensors = {
+            "input_ids": ids,
+            "attention_mask": attention,
+            "position_ids": positions_of(attention),
+            "response_mask": mask_BT,
+            "rewards": torch.tensor([1.0, 0.0]).repeat(len(items)),
+            "failed": torch.zeros(2 * len(items), dtype=torch.bool),
+            "num_tokens": mask_BT.sum(1),
+        }
+        if "reference" in items[0]:
+            tensors["ref_log_probs"] = _stored_references(items, mask_BT)
+        return DataProto.from_dict(tensors, _texts(items, tokens))
+
+    def _log_probs(self, policy: Any, batch: DataProto) -> Tensor:
+        """[B, T] on the CPU. Every rank runs as many passes, since shards have equal sizes."""
+        batch = batch.to(self.backend.device)
+        log_probs_BT = torch.zeros(batch.tensor("response_mask").shape)
+        for rows in micro_batches.by_row_count(list(range(len(batch))), self.micro_batch_size):
+            micro = micro_batches.take(batch, rows)
+            names = ("input_ids", "attention_mask", "position_ids", "response_mask")
+            found_BT = policy(*(micro.tensor(name) for name in names))[0]
+            log_probs_BT[rows, : found_BT.shape[1]] = found_BT.cpu()
+        return log_probs_BT
+
+    def _references(self, batch: DataProto) -> Tensor:
+        assert batch.batch is not None
+        if (stored_BT := batch.batch.get("ref_log_probs", None)) is not None:
+            return stored_BT
+        with self._reference_policy() as policy:
+            return self._log_probs(policy, batch)
+
+    @contextmanager
+    def _reference_policy(self) -> Iterator[Any]:
+        backend = self.backend
+        if backend.reference is not None or backend.lora_cfg is not None:
+            with backend.reference_policy() as policy:
+                yield policy
+            return
+        if backend.scheduler.last_epoch:
+            raise RLTrainError("the policy has been trained and there is no copy of the model before training")
+        with torch.no_grad():
+            yield backend.policy
+
+    def _scored(
+        self, items: list[dict[str, Any]], batch: DataProto, sums_N2: Tensor, references_N2: Tensor | None
+    ) -> DataProto:
+        lengths_N2 = batch.tensor("num_tokens").view(-1, 2)
+        ahead_N = _ahead(sums_N2 / lengths_N2.clamp_min(1))
+        told_N = ahead_N > 0
+        tensors = {"rewards": told_N.float(), "num_tokens": lengths_N2[:, 0], "log_prob_margin": ahead_N}
+        if references_N2 is not None:
+            margin_N = self.beta * _ahead(sums_N2 - references_N2)
+            # A tie tells nothing: before training every margin is one, and half of them count as right.
+            tensors |= {"reward_margin": margin_N, "reward_accuracy": 0.5 * (margin_N.sign() + 1)}
+        columns = {name: list(batch.non_tensor_batch[name][::2]) for name in ("uid", "prompt", "stop_reason", "error")}
+        answers = [item[SIDES[0] if told else SIDES[1]] for item, told in zip(items, told_N.tolist(), strict=True)]
+        truths = [item["chosen"] for item in items]
+        return DataProto.from_dict(tensors, {**columns, "response": answers, "ground_truth": truths})
+
+
+def _stored_references(items: list[dict[str, Any]], mask_BT: Tensor) -> Tensor:
+    rows = [torch.tensor(values, dtype=torch.float32) for item in items for values in item["reference"]]
+    for row, (values, length) in enumerate(zip(rows, mask_BT.sum(1).tolist(), strict=True)):
+        if len(values) != length:
+            raise RLTrainError(
+                f"pair {items[row // 2]['uid']}: {len(values)} reference log-probabilities for {length} tokens; the "
+                "cached ones belong to another tokenizer or recipe"
+            )
+    return pad_rows(rows, 0.0, length=mask_BT.shape[1])
+
+
+def _texts(items: list[dict[str, Any]], tokens: list[PairTokens]) -> dict[str, list[Any]]:
+    both = [(item, side, pair) for item, pair in zip(items, tokens, strict=True) for side in SIDES]
+    reasons = {None: "eos", Idle.OVERLONG: "length", Idle.EQUAL: "equal"}
+    return {
+        "uid": [item["uid"] for item, _, _ in both],
+        "prompt": [item["prompt"] for item, _, _ in both],
+        "response": [item[side] for item, side, _ in both],
+        "ground_truth": [side for _, side, _ in both],
+        "stop_reason": [reasons[pair.idle] for _, _, pair in both],
+        "error": [None for _ in both],
+    }
+
+
+def _ahead(values_N2: Tensor) -> Tensor:
+    return values_N2[:, 0] - values_N2[:, 1]
