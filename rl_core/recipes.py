@@ -78,9 +78,14 @@ def dump_recipe(recipe: Recipe) -> str:
 
 def _check_plugins(recipe: Recipe) -> None:
     from rl_core.algorithms import algorithms
+    from rl_core.algorithms.tokens import check_serves_tokens
     from rl_core.envs.registration import config_class, own_options, spec
+    from rl_core.rewards import Modality, resolve_scorers
 
-    algorithms.resolve(recipe.algorithm, "algorithm")
+    algorithm_cls, algorithm_config = algorithms.resolve(recipe.algorithm, "algorithm")
+    if recipe.domain is not Domain.PREFERENCE:
+        check_serves_tokens(algorithm_cls(algorithm_config), recipe)
+    resolve_scorers(recipe.rewards, Modality.TEXT)
     for env_id, options in recipe.environments.items():
         config_cls = config_class(spec(env_id, options).load())
         if config_cls is not None:

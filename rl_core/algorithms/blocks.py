@@ -41,6 +41,8 @@ class PolicyGradientConfig(StageAlgorithm.Config):
     """Weight of the entropy bonus."""
     dynamic_sampling: bool = False
     """Replace groups whose rewards are all equal by fresh prompts (DAPO)."""
+    max_extra_rollouts: int = Field(default=4, ge=0)
+    """With `dynamic_sampling`: how often at most a step rolls out again; then it trains on what it has."""
     overlong: OverlongConfig = Field(default_factory=OverlongConfig)
     """What becomes of replies that reach the length limit."""
     critic: CriticConfig | None = None

@@ -8,6 +8,7 @@ all equal has advantage 0 and adds no policy gradient; it still counts in the de
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -66,7 +67,7 @@ class PolicyGradient(StageAlgorithm):
         self.needs_critic = self.estimator.needs_critic
         self.needs_greedy_baseline = self.estimator.needs_greedy_baseline
         self.needs_sum_squared_probs = self.estimator.needs_sum_squared_probs
-        self.dynamic_sampling = config.dynamic_sampling
+        self.dynamic_sampling, self.max_extra_rollouts = config.dynamic_sampling, config.max_extra_rollouts
 
     def advantages(
         self, rewards_B: Tensor, group_ids_B: Tensor, mask_BT: Tensor, **measured: Unpack[RowMeasures]
@@ -133,13 +134,17 @@ class PolicyGradient(StageAlgorithm):
         return total, metrics
 
     def observe(self, metrics: Mapping[str, float], num_rows: int) -> None:
-        """Adapt the KL's coefficient to `kl_ref` (or `kl_reward`). Raises: ValueError when neither was measured."""
-        if self.kl.adaptive is None:
-            return
+        """Adapt the KL's coefficient to `kl_ref` (or `kl_reward`); not at all after a step without a trained row.
+
+        Raises: ValueError when neither was measured.
+        """
         name = "kl_reward" if self.kl_in_reward else "kl_ref"
+        if self.kl.adaptive is None or ("loss" in metrics and math.isnan(metrics["loss"])):
+            return
         if name not in metrics:
             raise ValueError(f"kl.adaptive needs the metric {name}; got {sorted(metrics)}")
-        self.kl.update(metrics[name], num_rows)
+        if math.isfinite(metrics[name]):
+            self.kl.update(metrics[name], num_rows)
 
     def state_dict(self) -> dict[str, float]:
         """`kl_coef`, where it adapts."""

@@ -1,0 +1,40 @@
+"""What the trainers of tokens can serve of an algorithm, checked before anything is started."""
+
+from __future__ import annotations
+
+from rl_core.algorithms.base import StageAlgorithm
+from rl_core.algorithms.diffusion_nft import DiffusionNft
+from rl_core.algorithms.flow_presets import FlowPolicyGradient
+from rl_core.algorithms.preference import Preference
+from rl_core.errors import RecipeError
+from schemas.recipe import Recipe
+
+
+def check_serves_tokens(algorithm: StageAlgorithm, recipe: Recipe) -> None:
+    """Raises: RecipeError where the algorithm needs what a rollout of tokens, or this recipe, does not give."""
+    name = recipe.algorithm.get("name") or recipe.algorithm.get("target")
+    if isinstance(algorithm, Preference):
+        raise RecipeError(f"algorithm {name} learns from pairs of answers: set domain: preference, or use grpo")
+    if isinstance(algorithm, FlowPolicyGradient | DiffusionNft):
+        raise RecipeError(f"algorithm {name} trains denoising steps, domain {recipe.domain} has tokens; use grpo")
+    if algorithm.needs_ref_kl or algorithm.needs_old_kl:
+        raise RecipeError(
+            f"algorithm {name}: the exact KL exists between denoising steps; for tokens use kl.kind: k3, or the loss "
+            "dppo_kl"
+        )
+    if algorithm.rolls_out_average and (recipe.ema is None or not recipe.ema.rollout):
+        raise RecipeError(
+            f"algorithm {name} samples with the moving average: set ema_lora: {{rollout: true}}, or ema_full: "
+            "{mirror: true, rollout: true}"
+        )
+    overlong, limit = getattr(algorithm.config, "overlong", None), recipe.rollout.max_new_tokens
+    if overlong is not None and overlong.buffer > limit:
+        raise RecipeError(
+            f"algorithm.overlong.buffer is {overlong.buffer}, but replies end at rollout.max_new_tokens = {limit}; it "
+            "must not be larger"
+        )
+    if algorithm.needs_critic and recipe.placement.tp_size > 1:
+        raise RecipeError(
+            f"algorithm {name} has a critic, whose value head cannot be cut for placement.tp_size = "
+            f"{recipe.placement.tp_size}; set 1"
+        )
