@@ -193,6 +193,28 @@ class LrSchedulerConfig(Section):
     """Final rate as a share of the peak (linear, cosine)."""
 
 
+class ValueModelConfig(Section):
+    """The critic of algorithms that have one: the policy's starting weights with a value head, trained by itself."""
+
+    lora: LoraConfig | None = None
+    """Adapters; unset trains every parameter. The value head is always trained."""
+    optimizer: OptimizerConfig = OptimizerConfig()
+    """Its own optimiser."""
+    scheduler: LrSchedulerConfig = LrSchedulerConfig()
+    """Its own schedule."""
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    """Its gradients are clipped to this global norm."""
+
+
+class CurriculumConfig(Section):
+    """Prompts drawn by their pass rate p, with a weight of 4 p (1 - p): the half solved most often."""
+
+    floor: float = Field(default=0.05, gt=0, le=1)
+    """The least weight: what is solved or hopeless today is still looked at."""
+    pass_mark: float = 1.0
+    """A reward of at least this is right."""
+
+
 class DataConfig(Section):
     """Where rows come from."""
 
@@ -203,6 +225,8 @@ class DataConfig(Section):
     """Held-out rows, written like `train`; a training row that asks what one of them asks is refused."""
     blend: dict[str, float] | None = None
     """Share of each `data_source` in what is trained on, as weights; unset takes all rows alike."""
+    curriculum: CurriculumConfig | None = None
+    """Draw prompts by how often their replies were right; unset takes each once per epoch. Excludes `blend`."""
     max_prompt_length: int = Field(default=512, ge=1)
     """Prompts with more tokens than this are dropped and counted."""
     default_env_class: str | None = None
@@ -287,6 +311,8 @@ class Recipe(Section):
     """What becomes of scores that fail, and of replies that were cut off."""
     algorithm: dict[str, Any] = Field(default_factory=lambda: {"name": "grpo"})
     """`{name: grpo, ...}` or `{target: my_pkg.my_module:MyAlgorithm, ...}`."""
+    value_model: ValueModelConfig = ValueModelConfig()
+    """The critic, where the algorithm has one."""
     rollout: RolloutConfig = RolloutConfig()
     preference: PreferenceConfig = PreferenceConfig()
     """How pairs are read, in the domain `preference`."""
@@ -312,6 +338,16 @@ class Recipe(Section):
                 f"prompts_per_step = {self.training.prompts_per_step} must be a multiple of {name} = "
                 f"{replicas}, so that siblings stay on one rank"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _curriculum_draws_alone(self) -> "Recipe":
+        if self.data.curriculum is None:
+            return self
+        if self.data.blend is not None:
+            raise ValueError("data.curriculum draws prompts by their pass rate, data.blend by their source: keep one")
+        if self.domain is Domain.PREFERENCE:
+            raise ValueError("data.curriculum: pairs of the domain preference have no pass rate; leave it out")
         return self
 
     @model_validator(mode="after")
