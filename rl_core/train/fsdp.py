@@ -18,6 +18,7 @@ from rl_core.dispatch import Execute, distributed
 from rl_core.errors import RLTrainError
 from rl_core.models.bundle import ModelBundle
 from rl_core.models.causal_lm import blocks, load_policy
+from rl_core.models.value_head import train_value_head
 from rl_core.rank_info import RankInfo
 from rl_core.train import checkpoint, sharding
 from rl_core.train.ema import EmaShadow, local_part
@@ -86,6 +87,7 @@ class FSDPBackend:
             raise RLTrainError("EmaLoraConfig follows an adapter: give a LoraConfig, or use EmaFullConfig")
         if self.lora_cfg is not None:
             inject_lora(self.policy, self.lora_cfg, seed, averaged=averaged)
+            train_value_head(self.policy)
         if isinstance(self.ema_cfg, EmaFullConfig) and self.ema_cfg.mirror:
             self.mirror = copy.deepcopy(self.policy)
         sharding.cast_parameters(self.policy, self.fsdp_cfg.master_dtype, skip=is_averaged)

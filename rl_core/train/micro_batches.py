@@ -104,6 +104,8 @@ def idle_row(shard: DataProto) -> DataProto:
     row.batch["attention_mask"] = attention
     row.batch["response_mask"] = torch.zeros_like(row.tensor("response_mask"))
     row.batch["position_ids"] = torch.zeros_like(row.tensor("position_ids"))
+    if "media" in row.non_tensor_batch:
+        row.non_tensor_batch["media"][0] = None
     return trim_padding(row)
 
 

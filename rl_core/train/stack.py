@@ -29,6 +29,7 @@ class TrainStack:
     adjacent rows stay in one micro-batch.
 
     Args: micro_batch_size: rows of a pass. max_tokens_per_micro_batch: instead, pack rows into passes of that size.
+    max_length: the constant of `seq-mean-token-sum-norm`; unset takes the width of each rollout.
     """
 
     def __init__(
@@ -42,12 +43,13 @@ class TrainStack:
         num_updates_per_batch: int = 1,
         max_grad_norm: float = 1.0,
         temperature: float = 1.0,
+        max_length: int | None = None,
     ) -> None:
         check_multi_update(algorithm, num_updates_per_batch)
         self.backend, self.algorithm = fsdp_backend, algorithm
         self.micro_batch_size, self.max_tokens = micro_batch_size, max_tokens_per_micro_batch
         self.num_mini_batches, self.num_updates_per_batch = num_mini_batches, num_updates_per_batch
-        self.max_grad_norm, self.temperature = max_grad_norm, temperature
+        self.max_grad_norm, self.temperature, self.max_length = max_grad_norm, temperature, max_length
         if self.max_tokens is not None:
             fsdp_backend.enable_packing()
 
@@ -74,6 +76,26 @@ class TrainStack:
         ]
         return TrainStepResult.of(updates, metrics)
 
+    @distributed(Dispatch.DP_SCATTER, Collect.JOIN)
+    def measure(self, shard: DataProto) -> DataProto | None:
+        """What `StageAlgorithm.advantages` needs to know of the policy that rolled out, before anything is trained.
+
+        Returns: `old_log_probs`, and where the algorithm asks for them `ref_log_probs` and `sum_squared_probs`, [B, T];
+        None on a rank that does not speak for its replica. `train` takes over those that it finds in its shard.
+        """
+        shard = shard.to(self.backend.device)
+        plan, columns = self._plan(shard), {}
+        with self.backend.anchor_policy() as anchor:
+            old_BT = columns["old_log_probs"] = self._log_probs(anchor, shard, plan)
+            if self.algorithm.needs_sum_squared_probs:
+                # log p(t) = l_t - Z(l), so log sum p^2 = Z(2 l) - 2 Z(l) = 2 log p(t) - log p(t) at half temperature.
+                sharper_BT = self._log_probs(anchor, shard, plan, temperature=self.temperature / 2)
+                columns["sum_squared_probs"] = (2 * old_BT - sharper_BT).exp() * (shard.tensor("response_mask") != 0)
+        if self.algorithm.kl_in_reward:
+            with self.backend.reference_policy() as reference:
+                columns["ref_log_probs"] = self._log_probs(reference, shard, plan)
+        return DataProto.from_dict(columns) if self.backend.rank_info.is_head else None
+
     def prepare_segment(self, shard: DataProto, plan: list[MiniBatch]) -> None:
         """Freeze what the updates are measured against: the old log-probabilities and the reference's.
 
@@ -83,7 +105,8 @@ class TrainStack:
         """
         batch = shard.batch
         assert batch is not None
-        if self.num_updates_per_batch * self.num_mini_batches > 1 or self.backend.rolls_out_average:
+        moves = self.num_updates_per_batch * self.num_mini_batches > 1 or self.backend.rolls_out_average
+        if moves and batch.get("old_log_probs", None) is None:
             with self.backend.anchor_policy() as anchor:
                 batch["old_log_probs"] = self._log_probs(anchor, shard, plan)
         if self.algorithm.needs_reference and batch.get("ref_log_probs", None) is None:
@@ -109,7 +132,7 @@ class TrainStack:
         return [
             MiniBatch(
                 self._fill(self._cut(part, lengths_B, int(wanted)), int(wanted)),
-                Denominators(counts[2 * index], counts[2 * index + 1], mask_BT.shape[1]),
+                Denominators(counts[2 * index], counts[2 * index + 1], self.max_length or mask_BT.shape[1]),
             )
             for index, (part, wanted) in enumerate(zip(parts, most, strict=True))
         ]
@@ -152,6 +175,8 @@ class TrainStack:
         log_probs_BT, entropy_BT = self._forward(self.backend.policy, micro, with_entropy=True)
         assert micro.batch is not None
         old_BT = micro.batch.get("old_log_probs", log_probs_BT.detach())
+        rollout_BT = micro.batch.get("rollout_log_probs", None)
+        measured = {"rollout_log_probs_BT": rollout_BT} if self.algorithm.needs_rollout_log_probs else {}
         loss, metrics = self.algorithm.loss(
             log_probs_BT=log_probs_BT,
             old_log_probs_BT=old_BT,
@@ -160,25 +185,31 @@ class TrainStack:
             ref_log_probs_BT=micro.batch.get("ref_log_probs", None),
             entropy_BT=entropy_BT,
             denominators=denominators,
+            **measured,
         )
-        return loss, metrics | _drift(old_BT, micro.batch.get("rollout_log_probs", None), mask_BT)
+        return loss, metrics | _drift(old_BT, rollout_BT, mask_BT)
 
-    def _log_probs(self, policy: Any, shard: DataProto, plan: list[MiniBatch]) -> Tensor:
+    def _log_probs(
+        self, policy: Any, shard: DataProto, plan: list[MiniBatch], temperature: float | None = None
+    ) -> Tensor:
         """[B, T], zero in rows that are not trained."""
         log_probs_BT = torch.zeros(shard.tensor("response_mask").shape, device=self.backend.device)
         for rows in (rows for mini_batch in plan if not mini_batch.is_empty for rows in mini_batch.micro_batches):
-            micro_BT = self._forward(policy, micro_batches.take(shard, rows), with_entropy=False)[0]
+            micro = micro_batches.take(shard, rows)
+            micro_BT = self._forward(policy, micro, with_entropy=False, temperature=temperature)[0]
             if rows:
                 log_probs_BT[rows, : micro_BT.shape[1]] = micro_BT
         return log_probs_BT
 
-    def _forward(self, policy: Any, micro: DataProto, *, with_entropy: bool) -> tuple[Any, Any]:
+    def _forward(
+        self, policy: Any, micro: DataProto, *, with_entropy: bool, temperature: float | None = None
+    ) -> tuple[Any, Any]:
         return policy(
             micro.tensor("input_ids"),
             micro.tensor("attention_mask"),
             micro.tensor("position_ids"),
             micro.tensor("response_mask"),
-            temperature=self.temperature,
+            temperature=temperature or self.temperature,
             with_entropy=with_entropy,
             entropy_grad=self.algorithm.needs_entropy,
             packed=self.max_tokens is not None,

@@ -1,0 +1,43 @@
+"""A language model as a critic: the same backbone, with one number per position in place of the vocabulary."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from rl_core.models.causal_lm import CausalLMPolicy
+
+
+class ValueHead(nn.Linear):
+    """From a hidden state to the return expected from there on; 0 everywhere until it is trained."""
+
+    def __init__(self, hidden_size: int) -> None:
+        super().__init__(hidden_size, 1)
+        nn.init.zeros_(self.weight)
+        nn.init.zeros_(self.bias)
+
+    def values(self, hidden_NH: Tensor) -> Tensor:
+        """[N] in float32."""
+        return self(hidden_NH.to(self.weight.dtype)).float()[:, 0]
+
+
+def add_value_head(policy: CausalLMPolicy) -> CausalLMPolicy:
+    """Put a value head in place of the vocabulary projection, in place.
+
+    What `forward` then gives for each action is the value before it, [B, T], zero where the mask is.
+    """
+    model = policy.language_model
+    hidden_size = model.get_output_embeddings().weight.shape[1]
+    # A tied projection would otherwise be looked for among the embeddings when the model is saved or adapted.
+    model.config.tie_word_embeddings = False
+    model.lm_head = ValueHead(hidden_size)
+    return policy
+
+
+def train_value_head(policy: CausalLMPolicy) -> None:
+    """Let the value head learn, where there is one; adapters have frozen it with the rest of their base."""
+    head = policy.language_model.lm_head
+    if isinstance(head, ValueHead):
+        head.requires_grad_(True)

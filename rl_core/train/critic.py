@@ -1,0 +1,59 @@
+"""PPO's critic: a second model with a value head, trained by the order of steps that trains the policy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from rl_core.algorithms.critic import CriticConfig, value_loss
+from rl_core.algorithms.metrics import Metric
+from rl_core.algorithms.terms import Denominators
+from rl_core.data_proto import DataProto
+from rl_core.dispatch import Collect, Dispatch, distributed
+from rl_core.models.bundle import ModelBundle
+from rl_core.models.value_head import add_value_head
+from rl_core.train.micro_batches import MiniBatch
+from rl_core.train.stack import TrainStack
+from schemas.recipe import ModelConfig
+
+
+class CriticBundle(ModelBundle):
+    """The policy's starting weights with a value head."""
+
+    def __init__(self, source: str, config: ModelConfig) -> None:
+        super().__init__(source, config)
+        add_value_head(self.policy)
+
+
+class CriticStack(TrainStack):
+    """A TrainStack over a CriticBundle's backend: besides what that needs, the shard has `values`, `returns` [B, T].
+
+    Its algorithm is the policy's, of which the `critic` block is used.
+    """
+
+    @property
+    def config(self) -> CriticConfig:
+        """The algorithm's `critic` block."""
+        return getattr(self.algorithm, "critic", None) or CriticConfig()
+
+    @distributed(Dispatch.DP_SCATTER, Collect.JOIN)
+    def values(self, shard: DataProto) -> DataProto | None:
+        """`values` before each action, [B, T]; None on a rank that does not speak for its replica."""
+        shard = shard.to(self.backend.device)
+        with self.backend.anchor_policy() as critic:
+            values_BT = self._log_probs(critic, shard, self._plan(shard))
+        return DataProto.from_dict({"values": values_BT}) if self.backend.rank_info.is_head else None
+
+    def prepare_segment(self, shard: DataProto, plan: list[MiniBatch]) -> None:
+        """Nothing: what the values are held near came with the rollout."""
+
+    def _loss(self, micro: DataProto, denominators: Denominators) -> tuple[Tensor, dict[str, Metric]]:
+        values_BT = self._forward(self.backend.policy, micro, with_entropy=False)[0]
+        old_BT, returns_BT = micro.tensor("values"), micro.tensor("returns")
+        return value_loss(values_BT, old_BT, returns_BT, micro.tensor("response_mask"), denominators, self.config)
+
+
+def critic_metrics(measured: dict[str, Any]) -> dict[str, Any]:
+    """A critic's numbers under names of their own."""
+    return {f"critic/{name}": value for name, value in measured.items()}
