@@ -15,15 +15,27 @@ from typing import Any
 import torch
 
 from rl_core.algorithms.metrics import to_floats
+from rl_core.data.curriculum import CurriculumSource
 from rl_core.data.order import training_source
 from rl_core.data_proto import DataProto
 from rl_core.distributed import Block, DataProtoRef, DevicePool, Remote
 from rl_core.errors import RewardError
 from rl_core.rollout.decode import StopReason
+from rl_core.train.critic import critic_metrics
 from rl_core.trainers.env_metrics import environment_metrics
+from rl_core.trainers.measures import row_measures
 from rl_core.trainers.progress import ProgressEvent, announce
-from rl_core.trainers.rewards import earned_parts
+from rl_core.trainers.refill import Refill
+from rl_core.trainers.shaping import add_greedy_rewards, shape_overlong
 from schemas.recipe import Recipe
+
+
+@dataclass
+class Critic:
+    """The extra role of algorithms with `needs_critic`: a value model with an optimiser and a checkpoint of its own."""
+
+    stack: Remote
+    backend: Remote
 
 
 @dataclass
@@ -35,6 +47,8 @@ class Track:
     stack: Remote
     copies: Remote | None = None
     """The ranks' own copies of the algorithm, which are told the driver's coefficients."""
+    critic: Critic | None = None
+    """What gives the advantages their values, where the algorithm has one."""
 
 
 class Trainer(ABC):
@@ -44,7 +58,9 @@ class Trainer(ABC):
         self.recipe = recipe
         self.source_model = source_model
         self.source_items = items
-        self.source = training_source(items, recipe.training.prompts_per_step, recipe.seed, recipe.data.blend)
+        self.source = training_source(
+            items, recipe.training.prompts_per_step, recipe.seed, recipe.data.blend, recipe.data.curriculum
+        )
         self.step_count = 0
         self.groups: list[Block] = []
         self.tracks: dict[str, Track] = {}
@@ -77,8 +93,11 @@ class Trainer(ABC):
         return None
 
     @abstractmethod
-    def rollout(self, prompts: DataProto) -> dict[str, DataProtoRef]:
-        """One batch per track, siblings adjacent, with rewards; the rows stay with the ranks that made them."""
+    def rollout(self, prompts: DataProto, attempt: int = 0) -> dict[str, DataProtoRef]:
+        """One batch per track, siblings adjacent, with rewards; the rows stay with the ranks that made them.
+
+        Args: attempt: number of the rollout within its step, which has its own random numbers.
+        """
 
     @abstractmethod
     def play_held_out(self, prompts: DataProto, max_new_tokens: int) -> DataProtoRef:
@@ -101,7 +120,7 @@ class Trainer(ABC):
         metrics: dict[str, float] = {}
         for name, rollout in rollouts.items():
             prefix = "" if len(rollouts) == 1 else f"{name}/"
-            for key, value in self._learn(self.tracks[name], rollout).items():
+            for key, value in self._learn(name, prompts, rollout).items():
                 metrics[prefix + key] = value
         with self._phase("sync"):
             self.sync_weights()
@@ -118,12 +137,12 @@ class Trainer(ABC):
     def save(self, folder: str) -> None:
         """Write every model's checkpoint under `folder`."""
         with self._phase("save"):
-            for name, backend in self.backends().items():
+            for name, backend in self._trained_models().items():
                 backend.save(f"{folder}/{name}")
 
     def load(self, folder: str) -> None:
         """Restore every model from `folder`."""
-        for name, backend in self.backends().items():
+        for name, backend in self._trained_models().items():
             backend.load(f"{folder}/{name}")
 
     def state_dict(self) -> dict[str, Any]:
@@ -149,25 +168,84 @@ class Trainer(ABC):
             group.close()
         self.groups = []
 
-    def _learn(self, track: Track, rollout: DataProtoRef) -> dict[str, float]:
-        with self._phase("reward"):
-            reward_metrics = self.add_rewards(rollout)
+    def _learn(self, name: str, prompts: DataProto, rollout: DataProtoRef) -> dict[str, float]:
+        track = self.tracks[name]
+        rewarded = self._reward(track, prompts, rollout)
+        batch, num_sampled, refilled = self._refilled(name, rollout)
         with self._phase("advantage"):
-            advantage_metrics = add_advantages(track.algorithm, rollout, self.recipe.rows_per_prompt)
+            self._measure(track, batch)
+            advantages = add_advantages(track.algorithm, batch, self.recipe.rows_per_prompt)
         with self._phase("train"):
-            trained = track.stack.train(rollout).to_floats()
-        num_tokens = float(rollout.tensor("num_tokens").sum())
+            trained = track.stack.train(batch).to_floats()
+            if track.critic is not None:
+                trained |= critic_metrics(track.critic.stack.train(batch).to_floats())
         return (
             self.describe(rollout)
-            | reward_metrics
-            | advantage_metrics
+            | rewarded
+            | refilled
+            | advantages
             | trained
-            | self._adapt(track, advantage_metrics | trained, len(rollout))
+            | self._adapt(track, advantages | trained, len(batch))
             | {
-                "rollout_tokens_per_second": num_tokens / self._seconds["rollout"],
-                "train_tokens_per_second": num_tokens / self._seconds["train"],
+                "rollout_tokens_per_second": num_sampled / self._seconds["rollout"],
+                "train_tokens_per_second": float(batch.tensor("num_tokens").sum()) / self._seconds["train"],
             }
         )
+
+    def _reward(self, track: Track, prompts: DataProto, rollout: DataProtoRef) -> dict[str, float]:
+        """Everything that changes or compares with the rewards of a rollout, in place."""
+        overlong, limit = getattr(track.algorithm.config, "overlong", None), self.recipe.rollout.max_new_tokens
+        with self._phase("reward"):
+            metrics = self.add_rewards(rollout) | self._observe(rollout) | shape_overlong(rollout, overlong, limit)
+        if track.algorithm.needs_greedy_baseline:
+            with self._phase("baseline"):
+                greedy = self.play_held_out(prompts, limit)
+                self.add_rewards(greedy)
+                shape_overlong(greedy, overlong, limit)
+                metrics |= add_greedy_rewards(rollout, greedy)
+        return metrics
+
+    def _observe(self, rollout: DataProtoRef) -> dict[str, float]:
+        """Tell a curriculum which replies were right."""
+        if not isinstance(self.source, CurriculumSource):
+            return {}
+        good_B = ~rollout.tensor("failed")
+        return self.source.observe(
+            rollout.non_tensor_batch["uid"][good_B.numpy()], rollout.tensor("rewards")[good_B].tolist()
+        )
+
+    def _refilled(self, name: str, rollout: DataProtoRef) -> tuple[DataProto | DataProtoRef, float, dict[str, float]]:
+        """Where the algorithm samples dynamically, roll out again until every group teaches something.
+
+        Returns: what to train on, tokens that were sampled for it, and counts.
+        """
+        track, recipe = self.tracks[name], self.recipe
+        if not track.algorithm.dynamic_sampling:
+            return rollout, float(rollout.tensor("num_tokens").sum()), {}
+        found = Refill(recipe.training.prompts_per_step, recipe.rows_per_prompt)
+        found.add(rollout)
+        for attempt in range(1, track.algorithm.max_extra_rollouts + 1):
+            if not found.num_missing:
+                break
+            prompts = prompt_batch(self.source.next_batch())
+            with self._phase("rollout"):
+                extra = self.rollout(prompts, attempt)[name]
+            self._reward(track, prompts, extra)
+            found.add(extra)
+        return found.batch(), float(found.num_tokens), found.metrics()
+
+    def _measure(self, track: Track, batch: DataProto | DataProtoRef) -> None:
+        """Add what the advantages need to know of the models, in place."""
+        if track.algorithm.kl_in_reward or track.algorithm.needs_sum_squared_probs:
+            batch.union(track.stack.measure(batch).fetch())
+        if track.critic is not None:
+            batch.union(track.critic.stack.values(batch).fetch())
+
+    def _trained_models(self) -> dict[str, Remote]:
+        """Everything that a checkpoint holds: the policies, and their critics."""
+        critics = {name: track.critic.backend for name, track in self.tracks.items() if track.critic is not None}
+        named = {"critic" if len(self.tracks) == 1 else f"{name}-critic": one for name, one in critics.items()}
+        return self.backends() | named
 
     def add_rewards(self, rollout: DataProtoRef) -> dict[str, float]:
         """Add what scorers say to the rewards of a rollout, in place; here nothing. Returns: metrics."""
@@ -219,8 +297,8 @@ def prompt_batch(items: Sequence[dict[str, Any]]) -> DataProto:
 def add_advantages(algorithm: Any, rollout: DataProto | DataProtoRef, num_siblings: int) -> dict[str, float]:
     """Put `advantages` [B, T] into the rollout, in place. Rows without a verdict take no part.
 
-    An algorithm also gets where in the row each part of the reward was earned (`turn_rewards`) and what the reward is
-    made of (`reward/<key>`), where the rollout says so.
+    An algorithm also gets where in the row each part of the reward was earned (`turn_rewards`), what the reward is made
+    of (`reward/<key>`) and `MEASURED`, where the rollout says so. With a critic there are also its `returns` [B, T].
     Raises: RewardError when every row failed, with the first reason.
     """
     failed_B = rollout.tensor("failed")
@@ -231,11 +309,14 @@ def add_advantages(algorithm: Any, rollout: DataProto | DataProtoRef, num_siblin
             f"every row of the rollout is without a verdict; first: {rollout.non_tensor_batch['error'][0]}"
         )
     group_ids_B = torch.arange(len(rollout)) // num_siblings
-    advantages_BT = torch.zeros(mask_BT.shape)
-    advantages_BT[good_B], metrics = algorithm.advantages(
-        rollout.tensor("rewards")[good_B], group_ids_B[good_B], mask_BT[good_B], **earned_parts(rollout, good_B)
-    )
-    rollout.union(DataProto.from_dict({"advantages": advantages_BT}))
+    rows = rollout.tensor("rewards")[good_B], group_ids_B[good_B], mask_BT[good_B]
+    measured = row_measures(rollout, good_B)
+    columns = {"advantages": torch.zeros(mask_BT.shape)}
+    columns["advantages"][good_B], metrics = algorithm.advantages(*rows, **measured)
+    if algorithm.needs_critic:
+        columns["returns"] = torch.zeros(mask_BT.shape)
+        columns["returns"][good_B] = algorithm.returns(*rows, **measured)
+    rollout.union(DataProto.from_dict(columns))
     return {**to_floats(metrics), "failed_rows": float(failed_B.sum())}
 
 

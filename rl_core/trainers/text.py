@@ -15,10 +15,11 @@ from rl_core.rewards.resolve import resolve_scorers
 from rl_core.rewards.service import RewardService
 from rl_core.rollout.dedicated import DedicatedEngine
 from rl_core.rollout.engine import RolloutEngine
+from rl_core.train.critic import CriticBundle, CriticStack
 from rl_core.train.fsdp import FSDPBackend
 from rl_core.train.stack import TrainStack, check_multi_update
 from rl_core.train.wire import WeightVersion
-from rl_core.trainers.base import Track, Trainer
+from rl_core.trainers.base import Critic, Track, Trainer
 from rl_core.trainers.rewards import add_scores
 from schemas.rollout import EngineKind, SyncMode
 
@@ -29,6 +30,7 @@ class TextTrainer(Trainer):
     track: ClassVar = "text"
     """Name of the one track."""
     sync: Remote | None = None
+    reward_service: Remote | None = None
 
     @property
     def temperature(self) -> float:
@@ -38,8 +40,6 @@ class TextTrainer(Trainer):
     def keeps_reference(self, algorithm: Any) -> bool:
         """Whether the workers need the model before training."""
         return algorithm.needs_reference
-
-    reward_service: Remote | None = None
 
     def build(self) -> None:
         """One block where the components that train share a process per device; beside it, that of a dedicated engine.
@@ -96,8 +96,37 @@ class TextTrainer(Trainer):
             num_updates_per_batch=training.num_updates_per_batch,
             max_grad_norm=training.max_grad_norm,
             temperature=self.temperature,
+            max_length=recipe.rollout.max_new_tokens,
         )
-        self.tracks = {self.track: Track(driver_algorithm, stack, algorithm)}
+        critic = self._critic(algorithm) if driver_algorithm.needs_critic else None
+        self.tracks = {self.track: Track(driver_algorithm, stack, algorithm, critic)}
+
+    def _critic(self, algorithm: Remote) -> Critic:
+        """The value model, beside the policy in the same processes."""
+        recipe, training, model = self.recipe, self.recipe.training, self.recipe.value_model
+        updates = training.num_mini_batches * training.num_updates_per_batch
+        backend = remote(
+            FSDPBackend,
+            remote(CriticBundle, self.source_model, recipe.model),
+            recipe.fsdp,
+            model.optimizer,
+            model.scheduler,
+            model.lora,
+            total_steps=self.total_steps * updates,
+            seed=recipe.seed,
+            with_reference=False,
+        )
+        stack = remote(
+            CriticStack,
+            backend,
+            algorithm,
+            micro_batch_size=recipe.placement.micro_batch_size,
+            max_tokens_per_micro_batch=recipe.placement.max_tokens_per_micro_batch,
+            num_mini_batches=training.num_mini_batches,
+            num_updates_per_batch=training.num_updates_per_batch,
+            max_grad_norm=model.max_grad_norm,
+        )
+        return Critic(stack, backend)
 
     def _dedicated_engine(self) -> Remote:
         recipe = self.recipe
@@ -110,10 +139,10 @@ class TextTrainer(Trainer):
         recipe = self.recipe
         return recipe.rollout, portable_options(recipe.environments), recipe.model.chat_template_kwargs, recipe.seed
 
-    def rollout(self, prompts: DataProto) -> dict[str, DataProtoRef]:
+    def rollout(self, prompts: DataProto, attempt: int = 0) -> dict[str, DataProtoRef]:
         """The group of replies to each prompt."""
         version = self._up_to_date(evaluation=False)
-        return {self.track: self.engine.rollout(prompts, self.step_count, version)}
+        return {self.track: self.engine.rollout(prompts, self.step_count, version, attempt)}
 
     def add_rewards(self, rollout: DataProtoRef) -> dict[str, float]:
         """The environment's rewards, and with them those of the recipe's scorers."""

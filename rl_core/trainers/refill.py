@@ -1,0 +1,97 @@
+"""Dynamic sampling (DAPO, arXiv 2503.14476 sec. 3.2): groups whose rewards are all equal are replaced by fresh prompts.
+
+Rows stay with the ranks that made them unless something is replaced; then the step's batch is put together on the
+driver, from whole groups, in the order in which they were sampled.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn.functional import pad
+
+from rl_core.algorithms.shaping import informative_rows
+from rl_core.data_proto import DataProto
+from rl_core.distributed import DataProtoRef
+
+
+class Refill:
+    """The groups of one step, collected over rollouts until there are enough that teach something."""
+
+    def __init__(self, num_groups: int, num_siblings: int) -> None:
+        self.num_groups, self.num_siblings = num_groups, num_siblings
+        self.rollouts: list[tuple[DataProto | DataProtoRef, list[int]]] = []
+        self.num_flat = self.num_surplus = self.num_tokens = 0
+
+    def add(self, rollout: DataProto | DataProtoRef) -> None:
+        """Take the groups that are still missing from a rollout with rewards."""
+        useful = informative_groups(rollout, self.num_siblings)
+        chosen = useful[: self.num_missing]
+        self.num_flat += len(rollout) // self.num_siblings - len(useful)
+        self.num_surplus += len(useful) - len(chosen)
+        self.num_tokens += int(rollout.tensor("num_tokens").sum())
+        self.rollouts.append((rollout, chosen))
+
+    @property
+    def num_missing(self) -> int:
+        """Groups that are still wanted."""
+        return self.num_groups - sum(len(chosen) for _, chosen in self.rollouts)
+
+    def batch(self) -> DataProto | DataProtoRef:
+        """What to train on: the groups that were found; the first rollout as it is when it is all, or none was."""
+        first = self.rollouts[0][0]
+        if self.num_missing == self.num_groups or len(self.rollouts[0][1]) * self.num_siblings == len(first):
+            return first
+        return joined([groups_of(rollout, chosen, self.num_siblings) for rollout, chosen in self.rollouts if chosen])
+
+    def metrics(self) -> dict[str, float]:
+        """Counts of this step."""
+        return {
+            "dynamic/extra_rollouts": float(len(self.rollouts) - 1),
+            "dynamic/flat_groups": float(self.num_flat),
+            "dynamic/surplus_groups": float(self.num_surplus),
+            "dynamic/missing_groups": float(self.num_missing),
+        }
+
+
+def informative_groups(rollout: DataProto | DataProtoRef, num_siblings: int) -> list[int]:
+    """Numbers of the groups whose rewards differ, among rows that have a verdict."""
+    good_B = ~rollout.tensor("failed")
+    group_ids_B = torch.arange(len(rollout)) // num_siblings
+    if not bool(good_B.any()):
+        return []
+    useful_B = informative_rows(rollout.tensor("rewards")[good_B], group_ids_B[good_B])
+    return group_ids_B[good_B][useful_B].unique().tolist()
+
+
+def groups_of(rollout: DataProto | DataProtoRef, groups: list[int], num_siblings: int) -> DataProto:
+    """The rows of some groups, in this process."""
+    rows = [group * num_siblings + sibling for group in groups for sibling in range(num_siblings)]
+    return (rollout.fetch() if isinstance(rollout, DataProtoRef) else rollout)[rows]
+
+
+def joined(batches: list[DataProto]) -> DataProto:
+    """Rows of several rollouts in one batch: prompts filled up on the left, replies on the right, with masks of 0."""
+    response_width = max(batch.tensor("response_mask").shape[1] for batch in batches)
+    prompt_width = max(_prompt_width(batch) for batch in batches)
+    return DataProto.concat([_widened(batch, prompt_width, response_width) for batch in batches])
+
+
+def _prompt_width(batch: DataProto) -> int:
+    return batch.tensor("input_ids").shape[1] - batch.tensor("response_mask").shape[1]
+
+
+def _widened(batch: DataProto, prompt_width: int, response_width: int) -> DataProto:
+    assert batch.batch is not None
+    old_response = batch.tensor("response_mask").shape[1]
+    left, right = prompt_width - _prompt_width(batch), response_width - old_response
+    tensors: dict[str, Any] = {}
+    for key, value in batch.batch.items():
+        if value.dim() == 2 and value.shape[1] == batch.tensor("input_ids").shape[1]:
+            tensors[str(key)] = pad(value, (left, right))
+        elif value.dim() == 2 and value.shape[1] == old_response:
+            tensors[str(key)] = pad(value, (0, right))
+        else:
+            tensors[str(key)] = value
+    return DataProto.from_dict(tensors, batch.non_tensor_batch)
