@@ -3,12 +3,13 @@
 PYTHON ?= python3
 RECIPE ?= text
 IMAGES ?= 20000
+ROWS ?= 1000000
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test check format clean bench-data-proto bench-validate bench-prep bench-gae bench-logprob bench-sandbox bench-weight-sync
+.PHONY: help install train test check format clean $(filter bench-%,$(shell awk -F: '/^bench-/ {print $$1}' Makefile))
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,14 +43,15 @@ format: $(STAMP) ## put imports and layout in order
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench-data-proto: $(STAMP) ## time DataProto beside memcpy
-	$(BIN)/python -m benchmarks.data_proto
-
 clean: ## remove .venv and every cache (runs and models in .rl-train stay)
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-ROWS ?= 1000000
+# Each bench prints its figures beside what they are compared with; see benchmarks/README.md.
+
+bench-data-proto: $(STAMP) ## time DataProto beside memcpy
+	$(BIN)/python -m benchmarks.data_proto
+
 bench-validate: $(STAMP) ## time validation beside a plain loop: ROWS=1000000
 	$(BIN)/python -m benchmarks.validate --rows $(ROWS)
 
