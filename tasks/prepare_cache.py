@@ -10,7 +10,7 @@ from rl_core.data.prepare_pairs import prepare_pairs
 from rl_core.data.resolve import preparation_settings, resolve_sources
 from rl_core.home import Home
 from rl_core.models.locate import locate, tokenizer_identity
-from rl_core.models.tokenizer import load_tokenizer
+from rl_core.rollout.vision_chat import prompt_tokenizer
 from rl_core.tracking.artifacts import with_artifacts
 from rl_core.trainers.progress import ProgressEvent, announce
 from schemas.receipts import CacheReceipt, ValidationReport
@@ -38,7 +38,7 @@ def _prepare_prompts(recipe: Recipe, home: Home) -> CacheReceipt:
     return prepare.prepare_cache(
         resolve_sources(recipe.data.train, home.data),
         resolve_sources(recipe.data.eval, home.data),
-        tokenizer=lambda: load_tokenizer(locate(recipe.model.path, home.models)),
+        tokenizer=lambda: prompt_tokenizer(locate(recipe.model.path, home.models)),
         **preparation_settings(recipe, home, tokenizer_identity(recipe.model.path, home.models)),
     )
 

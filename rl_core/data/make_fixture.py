@@ -6,18 +6,17 @@ Pictures are drawn, questions ask what is in them. The same seed gives the same 
 import io
 import json
 import random
-import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rl_core.data.atomic import atomic_write_text, storage_error
+from rl_core.data.picture_rows import write_mmpr_tiny, write_zip
 from rl_core.errors import DataError
 
 COLOURS = {"red": (200, 30, 30), "green": (30, 160, 60), "blue": (40, 70, 200), "yellow": (220, 200, 40)}
 SHAPES = ("circle", "square", "triangle")
-ARCHIVE_TIME = (2020, 1, 1, 0, 0, 0)
 TABLE = ("nano_v3_sft_profiled_dapo17k", "BytedTsinghua-SIA/DAPO-Math-17k")
 """Name of the table that placeholder rows point at, as the shipped settings know it, and its folder."""
 
@@ -81,31 +80,7 @@ def draw(rng: random.Random, side: int = 48) -> Picture:
 
 def _vision(folder: Path, num_rows: int, rng: random.Random) -> None:
     """MMPR-Tiny: `mmpr_tiny.parquet` and `images.zip`."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    pictures = [draw(rng) for _ in range(num_rows)]
-    names = [f"images/shapes/{index:05d}.png" for index in range(num_rows)]
-    rows = []
-    for index, (name, picture) in enumerate(zip(names, pictures, strict=True)):
-        ask_colour = index % 2 == 0
-        question = f"What {'colour' if ask_colour else 'shape'} is in the picture? Answer with one word."
-        answer = picture.colour if ask_colour else picture.shape
-        rows.append(
-            {
-                "data_source": "shapes",
-                "prompt": [{"content": f"<image>\n{question}", "role": "user"}],
-                "images": [{"bytes": None, "path": name}],
-                "ability": "perception",
-                "reward_model": {"ground_truth": answer, "style": "rule"},
-                "extra_info": {"answer": answer, "index": index, "question": question, "split": "train"},
-            }
-        )
-    image = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-    table = pa.Table.from_pylist(rows)
-    table = table.set_column(2, "images", pa.array([row["images"] for row in rows], pa.list_(image)))
-    pq.write_table(table, folder / "mmpr_tiny.parquet", row_group_size=max(2, num_rows // 2))
-    _zip(folder / "images.zip", {name: p.png for name, p in zip(names, pictures, strict=True)})
+    write_mmpr_tiny(folder, num_rows, rng)
 
 
 def _mpo(folder: Path, num_rows: int, rng: random.Random) -> None:
@@ -136,8 +111,8 @@ def _mpo(folder: Path, num_rows: int, rng: random.Random) -> None:
             "length": count,
         }
     for archive, members in archives.items():
-        _zip(folder / archive, members)
-    _zip(folder / "annotations.zip", annotations)
+        write_zip(folder / archive, members)
+    write_zip(folder / "annotations.zip", annotations)
     _json(folder / "meta.json", meta)
 
 
@@ -189,13 +164,6 @@ def _diffusion(folder: Path, num_rows: int, rng: random.Random) -> None:
             row["media_refs"] = [{"modality": "image", "role": "condition", "uri": name}]
         rows.append(row)
     atomic_write_text(folder / "prompts.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-
-
-def _zip(path: Path, members: Mapping[str, bytes]) -> None:
-    """An archive whose bytes depend on its members alone."""
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in members.items():
-            archive.writestr(zipfile.ZipInfo(name, ARCHIVE_TIME), content, zipfile.ZIP_DEFLATED)
 
 
 def _json(path: Path, value: Any) -> None:

@@ -219,7 +219,7 @@ def _build_split(
                 num_rows += batch.num_rows
                 num_invalid += len(batch.rejected_numbers)
                 places = [f"{path}:{number}" for number, _ in batch.accepted()]
-                items = [make(row, place) for (_, row), place in zip(batch.accepted(), places, strict=True)]
+                items = [make(row, place, path) for (_, row), place in zip(batch.accepted(), places, strict=True)]
                 lengths = counter.lengths(items, places)
                 fitting = [i for i, length in enumerate(lengths) if length <= params.max_prompt_length]
                 writer.write([items[i] for i in fitting], [lengths[i] for i in fitting])

@@ -69,4 +69,4 @@ def _placed_items(path: Path | str, make: ItemMaker, prompt_key: str) -> Iterato
         yield from ((item, f"{path}:{number}") for number, item in enumerate(iter_prepared(path), start=1))
     else:
         rows = read_rows(path, prompt_key=prompt_key)
-        yield from ((make(row, f"{path}:{number}"), f"{path}:{number}") for number, row in rows)
+        yield from ((make(row, f"{path}:{number}", path), f"{path}:{number}") for number, row in rows)

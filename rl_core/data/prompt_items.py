@@ -6,8 +6,10 @@ from collections import Counter
 from collections.abc import Mapping
 from datetime import date, time
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
+from rl_core.data.row_images import image_identity, placed_images
 from rl_core.errors import DataError
 from schemas.problems import as_list, is_missing
 from schemas.prompt_rows import reward_spec_of
@@ -18,8 +20,8 @@ Item = dict[str, Any]
 class ItemMaker:
     """Turns the rows of one split into items, numbering identical rows.
 
-    A `uid` is a hash of prompt, environment and reward specification plus the row's place among identical ones, so
-    it does not change with order, filter or tokenizer.
+    A `uid` is a hash of prompt, environment, reward specification and images as written, plus the row's place among
+    identical ones, so it does not change with order, filter, tokenizer or folder.
     """
 
     def __init__(self, *, env_class_key: str = "env_class", default_env_class: str | None = None) -> None:
@@ -27,8 +29,11 @@ class ItemMaker:
         self.default_env_class = default_env_class
         self._seen: Counter[str] = Counter()
 
-    def __call__(self, row: Mapping[str, Any], place: str) -> Item:
-        """The item of a row. Raises: DataError, naming `place`, when prompt or environment is missing."""
+    def __call__(self, row: Mapping[str, Any], place: str, file: Path | str = ".") -> Item:
+        """The item of a row. Args: file: what the paths of its images are relative to.
+
+        Raises: DataError, naming `place`, when prompt or environment is missing, or an image is.
+        """
         extras = dict(row)
         prompt = as_list(extras.pop("prompt", None))
         env_class = extras.pop(self.env_class_key, None)
@@ -40,7 +45,11 @@ class ItemMaker:
             raise DataError(f"{place} field {self.env_class_key}: missing; expected {expected}")
         if is_missing(extras.get("reward_spec")) and "reward_model" in extras:
             extras["reward_spec"] = extras.pop("reward_model")
-        digest = _digest([prompt, env_class, reward_spec_of(extras)], place)
+        identity = [prompt, env_class, reward_spec_of(extras)]
+        if images := as_list(extras.get("images")):
+            identity.append([image_identity(image) for image in images])
+            extras["images"] = placed_images(images, file, place)
+        digest = _digest(identity, place)
         ordinal = self._seen[digest]
         self._seen[digest] += 1
         return {"prompt": prompt, "env_class": env_class, "env_extras": extras, "uid": f"{digest}-{ordinal}"}

@@ -5,7 +5,7 @@ grew by some rows, or a new length limit, is therefore counted from the cache bu
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,15 @@ from rl_core.data.prompt_items import Item, to_json
 from rl_core.errors import DataError
 
 BATCH = 1024
+CountItems = Callable[[Sequence[Item], Mapping[str, Any]], list[int]]
 MAX_BATCH_CHARACTERS = 8 * 2**20
 
 
 class LengthCounter:
     """Counts the tokens of prompts.
 
-    Args: template_kwargs: what the rollout passes to the chat template. num_workers: threads; 0 means all cores.
+    Args: tokenizer: one with a method `count_items(items, template_kwargs)` counts by itself, since images take tokens
+    too. template_kwargs: what the rollout passes to the chat template. num_workers: threads; 0 means all cores.
     The tokenizer works outside the interpreter lock. cache_dir: where counts are kept; None keeps none.
     """
 
@@ -37,6 +39,7 @@ class LengthCounter:
         self.template_kwargs = dict(template_kwargs or {})
         self.num_workers = num_workers
         self.cache_dir = cache_dir
+        self.count_by_itself: CountItems | None = getattr(tokenizer, "count_items", None)
         self.num_counted = 0
         """Prompts that were not found in the cache."""
         # Padding and truncation left over from another user are reset here, not while threads are encoding.
@@ -57,7 +60,7 @@ class LengthCounter:
         items, places = batch
         if self.cache_dir is None:
             return self._count(items, places)
-        digest = hashlib.sha256(self._key + to_json([item["prompt"] for item in items], places[0]).encode()).hexdigest()
+        digest = hashlib.sha256(self._key + to_json([_shown(item) for item in items], places[0]).encode()).hexdigest()
         path = self.cache_dir / digest[:2] / f"{digest}.npy"
         try:
             known = np.load(path, allow_pickle=False)
@@ -71,9 +74,21 @@ class LengthCounter:
 
     def _count(self, items: Sequence[Item], places: Sequence[str]) -> list[int]:
         self.num_counted += len(items)
+        if self.count_by_itself is not None:
+            return self._counted_by_itself(self.count_by_itself, items, places)
         texts = self._render(items, places)
         encoded = self.tokenizer(texts, add_special_tokens=False, return_attention_mask=False)
         return [len(ids) for ids in encoded["input_ids"]]
+
+    def _counted_by_itself(self, count: CountItems, items: Sequence[Item], places: Sequence[str]) -> list[int]:
+        lengths = []
+        for item, place in zip(items, places, strict=True):
+            try:
+                lengths += count([item], self.template_kwargs)
+            # Templates and image libraries raise what they like; only here is the row known.
+            except Exception as error:
+                raise DataError(f"{place}: {error}") from error
+        return lengths
 
     def _render(self, items: Sequence[Item], places: Sequence[str]) -> list[str]:
         options = {"add_generation_prompt": True, "tokenize": False, **self.template_kwargs}
@@ -85,6 +100,11 @@ class LengthCounter:
             except Exception as error:
                 raise DataError(f"{place} field prompt: the tokenizer's chat template refuses it: {error}") from error
         return texts
+
+
+def _shown(item: Item) -> Any:
+    images = item.get("env_extras", {}).get("images")
+    return [item["prompt"], images] if images else item["prompt"]
 
 
 def _batches(items: Sequence[Item], places: Sequence[str]) -> Iterator[tuple[Sequence[Item], Sequence[str]]]:

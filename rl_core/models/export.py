@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from rl_core.models.bundle import ModelBundle
-from rl_core.models.causal_lm import load_policy
+from rl_core.models.family import load_policy
 from rl_core.train.lora import TRAINED, inject_lora
 from schemas.recipe import ExportKind, LoraConfig
 
@@ -31,7 +31,7 @@ def export_policy(bundle: ModelBundle, trained: dict[str, Tensor], lora: LoraCon
     else:
         model = model.merge_and_unload() if lora is not None else model
         model.to(_stored_dtype(bundle)).save_pretrained(out)
-    bundle.tokenizer.save_pretrained(out)
+    (bundle.processor or bundle.tokenizer).save_pretrained(out)
 
 
 def _stored_dtype(bundle: ModelBundle) -> Any:

@@ -36,7 +36,9 @@ def check_path(path: str, models_dir: Path) -> str:
 def tokenizer_identity(path: str, models_dir: Path) -> str:
     """What stands for a model's tokenizer in a run hash: its path, and for a local folder its files' content."""
     folder = Path(check_path(path, models_dir))
-    if path.startswith(embedded.PREFIX) or not folder.is_dir():
+    if path.startswith(embedded.PREFIX):
+        return embedded.PREFIX + folder.name
+    if not folder.is_dir():
         return path
     digest = hashlib.sha256()
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):

@@ -19,6 +19,30 @@ def load_tokenizer(source: str) -> Any:
         tokenizer = AutoTokenizer.from_pretrained(name, revision=revision or None)
     except (OSError, ValueError) as error:
         raise ModelError(f"model.path {source}: cannot load a tokenizer: {_first_line(error)}") from error
+    return _checked(tokenizer, source)
+
+
+def load_processor(source: str) -> Any:
+    """The processor of a located vision-language model; its tokenizer is as `load_tokenizer` gives it.
+
+    Raises: ModelError when there is none, or a library it needs is missing (torchvision, for some).
+    """
+    from transformers import AutoProcessor
+
+    name, _, revision = source.partition("@")
+    try:
+        processor: Any = AutoProcessor.from_pretrained(name, revision=revision or None)
+    except (OSError, ValueError, ImportError) as error:
+        raise ModelError(f"model.path {source}: cannot load a processor: {_first_line(error)}") from error
+    if getattr(processor, "image_processor", None) is None:
+        raise ModelError(f"model.path {source}: its processor takes no pictures")
+    if processor.tokenizer.chat_template is None:
+        processor.tokenizer.chat_template = processor.chat_template
+    _checked(processor.tokenizer, source)
+    return processor
+
+
+def _checked(tokenizer: Any, source: str) -> Any:
     if tokenizer.chat_template is None:
         raise ModelError(f"model.path {source}: the tokenizer has no chat template; use an instruction-tuned model")
     if tokenizer.eos_token_id is None:

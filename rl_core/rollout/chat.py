@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from rl_core.errors import ModelError
+from rl_core.models.media import PromptMedia
 from rl_core.models.tokenizer import encode_chat
 
 _MARK = "\u241freply\u241f"
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A prompt as a model takes it."""
+
+    token_ids: list[int]
+    media: PromptMedia | None = None
 
 
 class ChatFormat:
@@ -18,6 +28,12 @@ class ChatFormat:
         """Args: stop_ids: tokens that end a reply, besides the tokenizer's end-of-sequence token."""
         self.tokenizer, self.template_kwargs = tokenizer, template_kwargs
         self.stop_ids = frozenset({tokenizer.eos_token_id, *stop_ids})
+
+    def encode_prompt(self, messages: list[dict[str, Any]], item: Mapping[str, Any]) -> Encoded:
+        """A row's prompt, ending where the reply begins. Raises: ModelError when the row shows pictures."""
+        if item["env_extras"].get("images"):
+            raise ModelError("the row has images, which this language model cannot see; use a vision-language model")
+        return Encoded(self.encode(messages))
 
     def encode(self, messages: list[dict[str, Any]]) -> list[int]:
         """Token ids of a prompt, ending where the reply begins."""

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from rl_core.data_proto import pad_rows
+from rl_core.models.media import PromptMedia
 
 
 class StopReason(StrEnum):
@@ -42,6 +43,8 @@ class Request:
     """How many times; they share the prefill."""
     room: int
     """Most tokens of each reply, however many the sampling allows."""
+    media: PromptMedia | None = None
+    """What it shows besides text."""
 
 
 @dataclass
@@ -82,15 +85,16 @@ def decode(
     ids_BP = pad_rows([torch.tensor(prompt) for prompt in prompts], sampling.pad_id, left=True).to(device)
     width = ids_BP.shape[1]
     attention_BP = (torch.arange(width, device=device)[None] >= width - lengths_P[:, None]).long()
-    output = model.model(
-        input_ids=ids_BP, attention_mask=attention_BP, position_ids=positions_of(attention_BP), use_cache=True
-    )
+    media_B = [request.media for request in requests]
+    inputs = policy.inputs(ids_BP, attention_BP, positions_of(attention_BP), media_B)
+    output = model.model(**inputs, use_cache=True)
     cache = output.past_key_values
     hidden = output.last_hidden_state[:, -1].repeat_interleave(counts_P, 0)
     if bool((counts_P > 1).any()):
         cache.batch_repeat_interleave(counts_P)
     attention = attention_BP.repeat_interleave(counts_P, 0)
-    position = lengths_P.repeat_interleave(counts_P)
+    # Positions may have several axes; they agree at the last token, which is text.
+    position = (inputs["position_ids"][..., -1].reshape(-1, len(prompts))[0] + 1).repeat_interleave(counts_P)
     limits_P = torch.tensor([min(request.room, sampling.max_new_tokens) for request in requests], device=device)
     limit = limits_P.repeat_interleave(counts_P)
 

@@ -15,11 +15,11 @@ from rl_core.dispatch import Collect, Dispatch, distributed
 from rl_core.errors import StaleEngine
 from rl_core.models.bundle import ModelBundle
 from rl_core.rank_info import RankInfo
-from rl_core.rollout.chat import ChatFormat
 from rl_core.rollout.decode import Reply, Request, Sampling, decode, positions_of
 from rl_core.rollout.episode import Episode
 from rl_core.rollout.episodes import Generate, run_episodes
 from rl_core.rollout.siblings import collect_parts, part_of, play_together
+from rl_core.rollout.vision_chat import chat_format
 from rl_core.train.meshes import Meshes
 from rl_core.train.wire import WeightVersion
 from schemas.rollout import RolloutConfig
@@ -60,7 +60,7 @@ class RolloutEngine:
     ) -> None:
         self.backend, self.config, self.env_options, self.seed = backend, config, env_options, seed
         self.tokenizer = backend.bundle.tokenizer
-        self.chat = ChatFormat(self.tokenizer, template_kwargs, self._eos_ids())
+        self.chat = chat_format(backend.bundle, template_kwargs, self._eos_ids())
 
     @distributed(Dispatch.DP_SCATTER, Collect.JOIN)
     def rollout(
@@ -162,6 +162,7 @@ class RolloutEngine:
         return {
             "uid": [e.item["uid"] for e in episodes],
             "prompt": [e.item["prompt"] for e in episodes],
+            "media": [e.media for e in episodes],
             "response": [self.chat.decode(e.response_ids) for e in episodes],
             "ground_truth": [e.item["env_extras"]["reward_spec"]["ground_truth"] for e in episodes],
             "stop_reason": [str(e.stop_reason) for e in episodes],

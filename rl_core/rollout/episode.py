@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from rl_core.models.media import PromptMedia
 from rl_core.rollout.decode import Reply, StopReason
 from rl_core.rollout.env_calls import EnvCall
 
@@ -19,6 +20,8 @@ class Episode:
     item: dict[str, Any]
     group: int
     prompt_ids: list[int] = field(default_factory=list)
+    media: PromptMedia | None = None
+    """What the prompt shows besides text; siblings share it."""
     env: Any = None
     response_ids: list[int] = field(default_factory=list)
     mask: list[int] = field(default_factory=list)

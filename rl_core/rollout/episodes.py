@@ -96,7 +96,7 @@ class _Play:
 
     def _request(self, episode: Episode, num_replies: int) -> Request:
         context = episode.context
-        return Request(context, num_replies, self.max_context_length - len(context))
+        return Request(context, num_replies, self.max_context_length - len(context), episode.media)
 
     def hear(self, row: int, reply: Reply) -> None:
         """Take a reply and let the environment grade it."""
@@ -132,13 +132,14 @@ class _Play:
 
     def _digest(self, episode: Episode, outcome: Outcome) -> None:
         if outcome.kind is EnvCall.INIT:
-            prompt_ids = self.chat.encode(_prompt_of(outcome.value))
+            prompt = self.chat.encode_prompt(_prompt_of(outcome.value), episode.item)
+            prompt_ids = prompt.token_ids
             if len(prompt_ids) >= self.max_context_length:
                 raise EnvError(
                     f"the prompt has {len(prompt_ids)} tokens and leaves no room for a reply; raise "
                     f"rollout.max_context_length ({self.max_context_length})"
                 )
-            episode.prompt_ids = prompt_ids
+            episode.prompt_ids, episode.media = prompt_ids, prompt.media
         elif outcome.kind is EnvCall.STEP:
             self._finish_turn(episode, outcome.value)
 

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from rl_core.dispatch import Execute, distributed
 from rl_core.errors import RLTrainError
 from rl_core.models.bundle import ModelBundle
-from rl_core.models.causal_lm import blocks, load_policy
+from rl_core.models.causal_lm import blocks
+from rl_core.models.family import load_policy
 from rl_core.models.value_head import train_value_head
 from rl_core.rank_info import RankInfo
 from rl_core.train import checkpoint, sharding

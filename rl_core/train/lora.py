@@ -29,7 +29,7 @@ def inject_lora(policy: Any, config: LoraConfig, seed: int, *, averaged: bool = 
         r=config.rank,
         lora_alpha=config.alpha,  # type: ignore[arg-type]
         lora_dropout=config.dropout,
-        target_modules=config.target_modules or "all-linear",
+        target_modules=config.target_modules or policy.lora_targets,
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -213,6 +213,7 @@ class TrainStack:
             with_entropy=with_entropy,
             entropy_grad=self.algorithm.needs_entropy,
             packed=self.max_tokens is not None,
+            media_B=list(micro.non_tensor_batch.get("media", ())) or None,
         )
 
 

@@ -215,8 +215,10 @@ def close_run(plan: RunPlan) -> Iterator[None]:
 def _trainer_class(domain: Domain) -> type[Trainer]:
     from rl_core.trainers.preference import PreferenceTrainer
     from rl_core.trainers.text import TextTrainer
+    from rl_core.trainers.vision import VisionTrainer
 
     return {
         Domain.TEXT: TextTrainer,
+        Domain.VISION: VisionTrainer,
         Domain.PREFERENCE: PreferenceTrainer,
     }[domain]

@@ -1,0 +1,179 @@
+r"""Drawn pictures and questions about them: shapes to count and name, numbers to read, bars to compare.
+
+Things stand on a grid of 4 x 4 cells, a little off its lines, in ever-changing shades. Everything follows from the
+random generator that is passed in. An answer comes with what one would note on the way to it.
+"""
+
+import io
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+SIDE = 64
+GRID = 4
+CELL = SIDE // GRID
+COLOURS = {
+    "red": (205, 35, 35),
+    "green": (35, 150, 60),
+    "blue": (45, 75, 205),
+    "yellow": (225, 200, 40),
+    "purple": (140, 50, 160),
+    "black": (30, 30, 30),
+}
+SHAPES = ("circle", "square", "triangle")
+TALLEST = 2 * GRID
+"""Height of the tallest bar; half a cell is one."""
+
+
+class Scene(StrEnum):
+    """What a picture shows."""
+
+    SHAPES = "shapes"
+    """Two to eight coloured shapes: how many of a colour, of a shape, in all, and the colour of a lone shape."""
+    NUMBER = "number"
+    """A number of two or three digits."""
+    BARS = "bars"
+    """Three or four coloured bars: the height of one, and the colour of the tallest and the shortest."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question about a picture. `notes` is what leads to the answer, in words."""
+
+    text: str
+    answer: str
+    notes: str
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A drawn picture, what stands in each of its cells (row by row, "" for nothing), and questions about it."""
+
+    scene: Scene
+    image: "Image"
+    cells: tuple[str, ...]
+    questions: tuple[Question, ...]
+
+    @property
+    def png(self) -> bytes:
+        """The picture as a PNG file."""
+        file = io.BytesIO()
+        self.image.save(file, "PNG")
+        return file.getvalue()
+
+
+def draw(rng: random.Random, scene: Scene | None = None) -> Picture:
+    """A picture of 64 x 64 points. Args: scene: what to show; unset, any."""
+    from PIL import Image, ImageDraw
+
+    scene = scene or rng.choice(list(Scene))
+    shade = rng.randrange(215, 246)
+    image = Image.new("RGB", (SIDE, SIDE), (shade, shade, shade + rng.randrange(-6, 7)))
+    cells, questions = _SCENES[scene](ImageDraw.Draw(image), rng)
+    return Picture(scene, image, tuple(cells), tuple(questions))
+
+
+def _shapes(pen: Any, rng: random.Random) -> tuple[list[str], list[Question]]:
+    cells = [""] * GRID**2
+    things: list[tuple[str, str]] = []
+    places = sorted(rng.sample(range(GRID**2), rng.randint(2, 8)))
+    # Few colours in a picture, so that a count is rarely one.
+    colours = rng.sample(list(COLOURS), rng.randint(2, 4))
+    for place in places:
+        colour, shape = rng.choice(colours), rng.choice(SHAPES)
+        things.append((colour, shape))
+        cells[place] = f"{colour} {shape}"
+        _shape(pen, rng, _corner(rng, place), colour, shape)
+    colour, shape = rng.choice(things)[0], rng.choice(things)[1]
+    of_colour = [name for hue, name in things if hue == colour]
+    of_shape = [hue for hue, name in things if name == shape]
+    questions = [
+        Question(f"How many shapes are {colour}?", str(len(of_colour)), " ".join(of_colour)),
+        Question(f"How many {shape}s are there?", str(len(of_shape)), " ".join(of_shape)),
+        Question("How many shapes are there?", str(len(things)), " ".join(hue for hue, _ in things)),
+    ]
+    lone = [name for name in SHAPES if sum(name == other for _, other in things) == 1]
+    if lone:
+        asked = rng.choice(lone)
+        hue = next(hue for hue, name in things if name == asked)
+        questions.append(Question(f"What colour is the {asked}?", hue, asked))
+    return cells, questions
+
+
+def _shape(pen: Any, rng: random.Random, corner: tuple[int, int], colour: str, shape: str) -> None:
+    left, top = corner
+    size = rng.randint(9, 12)
+    right, bottom = left + size, top + size
+    fill = _tint(rng, colour)
+    if shape == "circle":
+        pen.ellipse([left, top, right, bottom], fill=fill)
+    elif shape == "square":
+        pen.rectangle([left, top, right, bottom], fill=fill)
+    else:
+        pen.polygon([(left, bottom), ((left + right) / 2, top), (right, bottom)], fill=fill)
+
+
+def _number(pen: Any, rng: random.Random) -> tuple[list[str], list[Question]]:
+    cells = [""] * GRID**2
+    length = rng.randint(2, 3)
+    digits = [rng.choice("123456789"), *(rng.choice("0123456789") for _ in range(length - 1))]
+    row, first = rng.randrange(GRID), rng.randrange(GRID - length + 1)
+    fill = _tint(rng, rng.choice([name for name in COLOURS if name != "yellow"]))
+    for step, digit in enumerate(digits):
+        place = row * GRID + first + step
+        left, top = _corner(rng, place)
+        pen.text((left + 1, top - 3), digit, fill=fill, font=_font(rng.randint(14, 16)))
+        cells[place] = digit
+    return cells, [Question("What number is written?", "".join(digits), " ".join(digits))]
+
+
+def _bars(pen: Any, rng: random.Random) -> tuple[list[str], list[Question]]:
+    cells = [""] * GRID**2
+    count = rng.randint(3, 4)
+    columns = sorted(rng.sample(range(GRID), count))
+    colours = rng.sample(list(COLOURS), count)
+    heights = rng.sample(range(1, TALLEST + 1), count)
+    for column, colour, height in zip(columns, colours, heights, strict=True):
+        left = column * CELL + rng.randint(1, 4)
+        pen.rectangle([left, SIDE - height * CELL // 2, left + rng.randint(9, 11), SIDE], fill=_tint(rng, colour))
+        for level in range((height + 1) // 2):
+            full = height >= 2 * (level + 1)
+            cells[(GRID - 1 - level) * GRID + column] = f"{colour} {'full' if full else 'half'}"
+    bars = dict(zip(colours, heights, strict=True))
+    notes = " ".join(f"{colour} {height}" for colour, height in bars.items())
+    asked = rng.choice(colours)
+    return cells, [
+        Question(f"How tall is the {asked} bar?", str(bars[asked]), asked),
+        Question("What colour is the tallest bar?", max(bars, key=lambda name: bars[name]), notes),
+        Question("What colour is the shortest bar?", min(bars, key=lambda name: bars[name]), notes),
+    ]
+
+
+_SCENES: dict[Scene, Callable[[Any, random.Random], tuple[list[str], list[Question]]]] = {
+    Scene.SHAPES: _shapes,
+    Scene.NUMBER: _number,
+    Scene.BARS: _bars,
+}
+
+
+def _corner(rng: random.Random, place: int) -> tuple[int, int]:
+    """Upper left corner of what stands in a cell, a few points off the cell's own."""
+    row, column = divmod(place, GRID)
+    return column * CELL + rng.randint(1, 3), row * CELL + rng.randint(1, 3)
+
+
+def _tint(rng: random.Random, colour: str) -> tuple[int, ...]:
+    return tuple(max(0, min(255, part + rng.randint(-18, 18))) for part in COLOURS[colour])
+
+
+@cache
+def _font(size: int) -> Any:
+    from PIL import ImageFont
+
+    return ImageFont.load_default(size)

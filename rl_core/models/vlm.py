@@ -1,0 +1,204 @@
+"""Model family: vision-language models of transformers (image-text-to-text).
+
+A picture stands in the prompt as a run of image tokens; an encoder's features take the place of their embeddings. All
+these models share that shape: `model.get_image_features`, a language model, `lm_head`. What differs is in `FAMILIES`.
+
+Shapes: B rows, L positions, N image tokens, H hidden.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rl_core.errors import ModelError
+from rl_core.models.causal_lm import CausalLMPolicy
+from rl_core.models.media import Distinct, PromptMedia, distinct, joined
+from schemas.recipe import ModelPart
+
+
+@dataclass(frozen=True)
+class Family:
+    """Where the parts of a class of models lie below `model.`, and what they are made of."""
+
+    vision_tower: tuple[str, ...]
+    projector: tuple[str, ...]
+    language_model: str
+    blocks: tuple[str, ...]
+    """Classes of the repeated blocks of vision tower and language model; FSDP wraps each of them."""
+    needs_grid_positions: bool = False
+    """Positions have three axes, which follow from the pictures' grids (M-RoPE, arXiv 2409.12191)."""
+    stacks_pictures_per_prompt: bool = False
+    """The processor gives a prompt's pictures an axis of their own, [1, pictures, ...]."""
+
+
+def _idefics(prefix: str) -> Family:
+    blocks = (f"{prefix}EncoderLayer", "LlamaDecoderLayer")
+    return Family(("vision_model",), ("connector",), "text_model", blocks, stacks_pictures_per_prompt=True)
+
+
+def _qwen(name: str, language_block: str, projector: tuple[str, ...]) -> Family:
+    vision = ("visual.patch_embed", "visual.pos_embed", "visual.blocks")
+    return Family(
+        vision, projector, "language_model", (f"{name}VisionBlock", language_block), needs_grid_positions=True
+    )
+
+
+FAMILIES = {
+    "idefics3": _idefics("Idefics3"),
+    "smolvlm": _idefics("SmolVLM"),
+    "qwen2_5_vl": _qwen("Qwen2_5_VL", "Qwen2_5_VLDecoderLayer", ("visual.merger",)),
+    "qwen3_vl": _qwen("Qwen3VL", "Qwen3VLTextDecoderLayer", ("visual.merger", "visual.deepstack_merger_list")),
+    "internvl": Family(
+        ("vision_tower",), ("multi_modal_projector",), "language_model", ("InternVLVisionLayer", "Qwen2DecoderLayer")
+    ),
+    "llava_onevision": Family(
+        ("vision_tower",),
+        ("multi_modal_projector", "image_newline"),
+        "language_model",
+        ("SiglipEncoderLayer", "Qwen2DecoderLayer"),
+    ),
+}
+"""By `model_type` of the config."""
+
+TEXT_INPUTS = frozenset({"input_ids", "attention_mask", "mm_token_type_ids", "token_type_ids"})
+"""What a processor gives that is no media."""
+FROZEN_BY_DEFAULT = (ModelPart.VISION_TOWER,)
+
+
+def family_of(model_type: str) -> Family:
+    """Raises: ModelError when the class of models is not known here."""
+    if model_type not in FAMILIES:
+        raise ModelError(f"vision-language models of type {model_type!r} are not supported; known: {sorted(FAMILIES)}")
+    return FAMILIES[model_type]
+
+
+def media_of(inputs: Mapping[str, Any], family: Family, image_token_id: int) -> PromptMedia | None:
+    """The pictures among what a processor made of one prompt; None where it shows none."""
+    tensors = {name: value for name, value in inputs.items() if name not in TEXT_INPUTS and isinstance(value, Tensor)}
+    if family.stacks_pictures_per_prompt:
+        tensors = {name: value.transpose(0, 1) for name, value in tensors.items()}
+    num_tokens = int((inputs["input_ids"] == image_token_id).sum())
+    return PromptMedia(tensors, num_tokens) if tensors else None
+
+
+class VLMPolicy(CausalLMPolicy):
+    """A vision-language model as a policy: actions are the reply's tokens, pictures are what it is shown.
+
+    Args: blank: a picture's media that stands in where a pass shows none, so that every rank runs the encoder.
+    """
+
+    def __init__(self, model: Any, frozen: Sequence[ModelPart] = (), blank: PromptMedia | None = None) -> None:
+        super().__init__(model)
+        self.family = family_of(model.config.model_type)
+        self.frozen, self.blank = tuple(frozen), blank
+        for part in self.frozen:
+            for module in self.part(part):
+                module.requires_grad_(False)
+
+    def part(self, part: ModelPart) -> list[Any]:
+        """The modules (or lone parameters) of a part; those that this model has not are left out."""
+        paths = {
+            ModelPart.VISION_TOWER: self.family.vision_tower,
+            ModelPart.PROJECTOR: self.family.projector,
+            ModelPart.LANGUAGE_MODEL: (self.family.language_model,),
+        }[part]
+        return [found for path in paths if (found := _below(self.language_model.model, path)) is not None]
+
+    @property
+    def block_classes(self) -> tuple[str, ...]:
+        """Names of the classes that FSDP wraps one by one."""
+        return self.family.blocks
+
+    @property
+    def lora_targets(self) -> list[str]:
+        """Full names of the linear layers of every part that is not frozen."""
+        parts = [module for part in ModelPart if part not in self.frozen for module in self.part(part)]
+        modules = [module for module in parts if isinstance(module, nn.Module)]
+        linear = {id(layer) for module in modules for layer in module.modules() if isinstance(layer, nn.Linear)}
+        return [name for name, module in self.model.named_modules() if id(module) in linear]
+
+    def inputs(
+        self,
+        input_ids_BL: Tensor,
+        attention_mask_BL: Tensor,
+        position_ids_BL: Tensor,
+        media_B: Sequence[PromptMedia | None] | None,
+    ) -> dict[str, Any]:
+        """Keyword arguments of the model's forward, pictures already encoded: each once, whatever rows show it."""
+        model, device = self.language_model.model, input_ids_BL.device
+        shown = distinct(media_B if media_B is not None else [None] * len(input_ids_BL))
+        inputs: dict[str, Any] = {"attention_mask": attention_mask_BL, "position_ids": position_ids_BL}
+        if not shown.media:
+            return {**inputs, **self._without_pictures(input_ids_BL)}
+        image_token = self.language_model.config.image_token_id
+        is_image_BL = input_ids_BL == image_token
+        rows = _Rows(shown, is_image_BL.sum(-1).tolist())
+        encoded = model.get_image_features(**joined(shown.media, device), return_dict=True)
+        word_H = model.get_input_embeddings()(torch.tensor(image_token, device=device))
+        encoded.pooler_output = rows.spread(encoded.pooler_output, word_H)
+        deep = getattr(encoded, "deepstack_features", None)
+        if deep is not None:
+            encoded.deepstack_features = [rows.spread(features, torch.zeros_like(word_H)) for features in deep]
+        if self.family.needs_grid_positions:
+            in_prompt_BL = is_image_BL & (is_image_BL.cumsum(-1) <= torch.tensor(rows.shown_B, device=device)[:, None])
+            grids = torch.cat([shown.media[place].tensors["image_grid_thw"] for place in rows.order]).to(device)
+            inputs["position_ids"], _ = model.get_rope_index(
+                input_ids_BL, in_prompt_BL.int(), image_grid_thw=grids, attention_mask=attention_mask_BL
+            )
+        return {**inputs, "input_ids": input_ids_BL, "mm_encoder_outputs": {"image": encoded}}
+
+    def _without_pictures(self, input_ids_BL: Tensor) -> dict[str, Any]:
+        if self.blank is None:
+            return {"input_ids": input_ids_BL}
+        model = self.language_model.model
+        encoded = model.get_image_features(**joined([self.blank], input_ids_BL.device), return_dict=True)
+        features = [encoded.pooler_output, *(getattr(encoded, "deepstack_features", None) or [])]
+        nothing = sum(_flat(one).sum() for one in features) * 0.0
+        return {"inputs_embeds": model.get_input_embeddings()(input_ids_BL) + nothing}
+
+    def enable_packing(self) -> None:
+        """Raises: ModelError, always: the positions of pictures belong to rows."""
+        raise ModelError(
+            "placement.max_tokens_per_micro_batch: rows of a vision-language model are not packed; unset it and use "
+            "placement.micro_batch_size"
+        )
+
+
+def _below(module: Any, path: str) -> Any:
+    for name in path.split("."):
+        module = getattr(module, name, None)
+    return module
+
+
+def _flat(features: Any) -> Tensor:
+    parts = [features] if isinstance(features, Tensor) else list(features)
+    return torch.cat([part.reshape(-1, part.shape[-1]) for part in parts])
+
+
+class _Rows:
+    """Which features stand at which rows' image tokens.
+
+    A reply may hold image tokens, too, if the model writes one: nothing is shown there, it is a word like any other.
+    Args: counts_B: image tokens of each row, those of its reply included.
+    """
+
+    def __init__(self, shown: Distinct, counts_B: list[int]) -> None:
+        self.place_B, self.sizes = shown.place_B, [media.num_tokens for media in shown.media]
+        self.order = [place for place in shown.place_B if place is not None]
+        self.shown_B = [0 if place is None else self.sizes[place] for place in shown.place_B]
+        self.words_B = [count - shown for count, shown in zip(counts_B, self.shown_B, strict=True)]
+
+    def spread(self, features: Any, word_H: Tensor) -> Any:
+        """Features of the different media, in the order of the rows that show them; in the container they came in."""
+        parts = _flat(features).split(self.sizes)
+        pieces = []
+        for place, num_words in zip(self.place_B, self.words_B, strict=True):
+            pieces += [parts[place]] if place is not None else []
+            pieces += [word_H.to(parts[0].dtype).expand(num_words, -1)] if num_words else []
+        rows_NH = torch.cat(pieces)
+        return rows_NH[None] if isinstance(features, Tensor) else (rows_NH,)
