@@ -18,6 +18,7 @@ from rl_core.errors import ModelError
 from rl_core.models import packing
 from rl_core.models.chunked_log_probs import is_plain_head, linear_log_probs
 from rl_core.models.media import PromptMedia
+from rl_core.models.value_head import ValueHead
 from schemas.recipe import ModelConfig
 
 if TYPE_CHECKING:
@@ -112,6 +113,8 @@ class CausalLMPolicy(nn.Module):
         self, hidden_NH: Tensor, targets_N: Tensor, *, temperature: float, with_entropy: bool, entropy_grad: bool
     ) -> tuple[Tensor, Tensor | None]:
         head = self.language_model.lm_head
+        if isinstance(head, ValueHead):
+            return head.values(hidden_NH), None
         if is_plain_head(head):
             entropy = {"with_entropy": with_entropy, "entropy_grad": entropy_grad}
             return linear_log_probs(hidden_NH, head.weight, targets_N, temperature=temperature, **entropy)
