@@ -7,7 +7,7 @@ from rl_core.data.blend import BlendedSource
 from rl_core.data.curriculum import CurriculumSource
 from rl_core.data.prompt_source import DataSource, PromptSource
 from rl_core.errors import DataError
-from schemas.recipe import CurriculumConfig
+from schemas.data import CurriculumConfig
 
 UNNAMED = "other"
 

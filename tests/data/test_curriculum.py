@@ -8,7 +8,7 @@ import pytest
 from rl_core.data.curriculum import CurriculumSource
 from rl_core.data.order import training_source
 from rl_core.errors import DataError
-from schemas.recipe import CurriculumConfig
+from schemas.data import CurriculumConfig
 
 UIDS = [f"row-{row}" for row in range(9)]
 
