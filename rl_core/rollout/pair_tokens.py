@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from rl_core.errors import ModelError
+from rl_core.models.media import PromptMedia
 from rl_core.rollout.chat import ChatFormat
 from schemas.preference import PreferenceConfig, ThinkMode
 
@@ -33,6 +33,8 @@ class PairTokens:
     chosen: list[int]
     rejected: list[int]
     idle: Idle | None = None
+    media: PromptMedia | None = None
+    """What the prompt shows; both answers share it."""
 
 
 class PairEncoder:
@@ -43,16 +45,15 @@ class PairEncoder:
 
     def __call__(self, item: dict[str, Any]) -> PairTokens:
         """The tokens of a prepared pair. Raises: ModelError when it shows images that the model cannot see."""
-        if item["env_extras"]["images"]:
-            raise ModelError(f"pair {item['uid']} shows images, which a language model cannot see")
-        prompt = self.chat.encode(item["prompt"])
+        encoded = self.chat.encode_prompt(item["prompt"], item)
+        prompt = encoded.token_ids
         texts = [answer_text(item[side], self.config.think) for side in ("chosen", "rejected")]
         chosen, rejected = (self._answer(text, prompt) for text in texts)
         if texts[0].strip() == texts[1].strip() or not all(text.strip() for text in texts):
             return self._idle(Idle.EQUAL)
         if len(prompt) + max(len(chosen), len(rejected)) > self.config.max_length:
             return self._idle(Idle.OVERLONG)
-        return PairTokens(prompt, chosen, rejected)
+        return PairTokens(prompt, chosen, rejected, media=encoded.media)
 
     def _answer(self, text: str, prompt: list[int]) -> list[int]:
         # A reasoning model's template may have opened the block already.

@@ -15,9 +15,9 @@ from torch import Tensor
 from rl_core.data_proto import DataProto, pad_rows
 from rl_core.dispatch import Collect, Dispatch, distributed
 from rl_core.errors import RLTrainError
-from rl_core.rollout.chat import ChatFormat
 from rl_core.rollout.decode import positions_of
 from rl_core.rollout.pair_tokens import Idle, PairEncoder, PairTokens
+from rl_core.rollout.vision_chat import chat_format
 from rl_core.train import micro_batches
 from rl_core.train.fsdp import FSDPBackend
 from schemas.preference import PreferenceConfig
@@ -40,7 +40,7 @@ class PairEngine:
         micro_batch_size: int,
     ) -> None:
         self.backend, self.beta, self.micro_batch_size = backend, beta, max(2, micro_batch_size // 2 * 2)
-        self.encode = PairEncoder(ChatFormat(backend.bundle.tokenizer, template_kwargs), config)
+        self.encode = PairEncoder(chat_format(backend.bundle, template_kwargs), config)
 
     @distributed(Dispatch.DP_SCATTER, Collect.JOIN)
     def rollout(self, pairs: DataProto) -> DataProto | None:
@@ -126,7 +126,8 @@ class PairEngine:
         for rows in micro_batches.by_row_count(list(range(len(batch))), self.micro_batch_size):
             micro = micro_batches.take(batch, rows)
             names = ("input_ids", "attention_mask", "position_ids", "response_mask")
-            found_BT = policy(*(micro.tensor(name) for name in names))[0]
+            media_B = list(micro.non_tensor_batch["media"])
+            found_BT = policy(*(micro.tensor(name) for name in names), media_B=media_B)[0]
             log_probs_BT[rows, : found_BT.shape[1]] = found_BT.cpu()
         return log_probs_BT
 
@@ -187,6 +188,7 @@ def _texts(items: list[dict[str, Any]], tokens: list[PairTokens]) -> dict[str, l
         "ground_truth": [side for _, side, _ in both],
         "stop_reason": [reasons[pair.idle] for _, _, pair in both],
         "error": [None for _ in both],
+        "media": [pair.media for _, _, pair in both],
     }
 
 
