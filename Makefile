@@ -58,6 +58,9 @@ bench-validate: $(STAMP) ## time validation beside a plain loop: ROWS=1000000
 bench-sandbox: $(STAMP) ## time lcb beside one process per test: 200 programs x 10 tests
 	$(BIN)/python -m benchmarks.sandbox
 
+bench-episodes: $(STAMP) ## time 64 conversations with a 100 ms tool beside their sum and the longest of them
+	$(BIN)/python -m benchmarks.episodes
+
 bench-gae: $(STAMP) ## time vectorised advantages beside a loop over time
 	$(BIN)/python -m benchmarks.gae
 

@@ -8,7 +8,7 @@ import typer
 
 from flows.data_cli import data, validate
 from flows.prep_cli import make_fixture, prep
-from flows.serve_cli import serve_search
+from flows.serve_cli import serve_rewards, serve_search
 from rl_core.errors import UserError
 from rl_core.home import Home
 
@@ -22,6 +22,7 @@ app = typer.Typer(
 app.command()(validate)
 app.command()(prep)
 app.command()(serve_search)
+app.command()(serve_rewards)
 data.command()(make_fixture)
 app.add_typer(data, name="data")
 

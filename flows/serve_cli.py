@@ -1,9 +1,17 @@
-"""`rl-train serve-search`: the retrieval server that the search environments ask."""
+"""`rl-train serve-search` and `serve-rewards`: the servers that environments and reward services ask."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+    from schemas.rewards import RewardServiceConfig
 
 
 def serve_search(
@@ -12,19 +20,66 @@ def serve_search(
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one", min=0, max=65535)] = 8000,
 ) -> None:
     """Serve a corpus to the search environments, with BM25; ends on Ctrl-C."""
+    from rl_core.envs.tools.search_server import Corpus, build_app
+
+    app = build_app(Corpus.read(corpus))
+    _serve(app, host, port, lambda at: f"serving {corpus}; set environments.search.search_url to {at}/retrieve")
+
+
+def serve_rewards(
+    recipe: Annotated[Path, typer.Argument(help="YAML with `rewards: [{name: ..., weight: ...}]`, such as a recipe")],
+    host: Annotated[str, typer.Option(help="Address to listen on")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one", min=0, max=65535)] = 8001,
+    device: Annotated[str, typer.Option(help="Where models compute: cpu, cuda, cuda:1, ...")] = "cpu",
+) -> None:
+    """Score samples for other machines, at POST /score; ends on Ctrl-C."""
+    from rl_core.rewards.server import build_app
+    from rl_core.rewards.service import RewardService
+
+    blocks, config = _reward_blocks(recipe)
+    service = RewardService(blocks, config, device=device)
+    try:
+        keys = ", ".join(service.asked)
+        _serve(build_app(service), host, port, lambda at: f"serving {keys}; use them as {{name: remote, url: {at}}}")
+    finally:
+        service.close()
+
+
+def _reward_blocks(path: Path) -> tuple[list[dict[str, Any]], RewardServiceConfig]:
+    """The entries and settings in a file. Raises: RecipeError."""
+    from pydantic import ValidationError
+
+    from rl_core.errors import RecipeError
+    from rl_core.recipes import merge_overrides, read_yaml, resolved
+    from rl_core.registry import describe_validation_error
+    from schemas.rewards import RewardServiceConfig
+
+    if not path.is_file():
+        raise RecipeError(f"{path} does not exist; give a YAML file with a list `rewards`")
+    values = resolved(merge_overrides(read_yaml(path), (), path), path)
+    blocks = values.get("rewards")
+    if not isinstance(blocks, list) or not blocks or not all(isinstance(block, dict) for block in blocks):
+        raise RecipeError(
+            f"{path}: rewards: expected a list of entries {{name: ..., weight: ...}}, got {blocks!r:.100}"
+        )
+    try:
+        return blocks, RewardServiceConfig.model_validate(values.get("reward_service") or {})
+    except ValidationError as error:
+        raise RecipeError(describe_validation_error(error, f"{path}: reward_service", RewardServiceConfig)) from error
+
+
+def _serve(app: FastAPI, host: str, port: int, told: Callable[[str], str]) -> None:
+    """Listen until Ctrl-C. Args: told: what to say about an address. Raises: EnvError when it cannot listen."""
     import socket
 
     import uvicorn
 
-    from rl_core.envs.tools.search_server import Corpus, build_app
     from rl_core.errors import EnvError
 
-    app = build_app(Corpus.read(corpus))
     try:
         listener = socket.create_server((host, port))
     except OSError as error:
         raise EnvError(f"cannot listen on {host}:{port}: {error}; give another --port") from error
     with listener:
-        address = f"http://{host}:{listener.getsockname()[1]}/retrieve"
-        typer.echo(f"serving {corpus}; set environments.search.search_url to {address}")
+        typer.echo(told(f"http://{host}:{listener.getsockname()[1]}"))
         uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listener])

@@ -13,6 +13,7 @@ from rl_core.algorithms import algorithms
 from rl_core.algorithms.advantages import advantage_estimators
 from rl_core.algorithms.losses import policy_losses
 from rl_core.envs import environments, registered
+from rl_core.rewards import reward_scorers
 
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted(path for name in ("schemas", "rl_core", "tasks", "flows") for path in (ROOT / name).rglob("*.py"))
@@ -63,7 +64,7 @@ def test_file_is_short_finished_and_portable(path: Path):
 
 PLUGINS = [
     (registry.kind, name, registry.get(name))
-    for registry in (algorithms, advantage_estimators, policy_losses, environments)
+    for registry in (algorithms, advantage_estimators, policy_losses, environments, reward_scorers)
     for name in registry.names()
 ]
 

@@ -34,7 +34,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "ray": ("rl_core.distributed",),
     "mlflow": ("rl_core.tracking",),
     "prefect": ("flows", "tasks"),
-    "transformers": MODEL_CODE,
+    "transformers": (*MODEL_CODE, "rl_core.rewards"),
     "peft": MODEL_CODE,
     "diffusers": MODEL_CODE,
 }

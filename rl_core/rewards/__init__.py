@@ -1,6 +1,6 @@
 """Rewards: scorers (one file each in `scorers/`) and the service (`service.py`) that asks several about a rollout."""
 
-from rl_core.rewards.base import ImageScorer, Modality, Sample, Scorer, Unscored, scorers
+from rl_core.rewards.base import ImageScorer, Modality, Sample, Scorer, Unscored, reward_scorers
 from rl_core.rewards.resolve import resolve_scorers
 
-__all__ = ["ImageScorer", "Modality", "Sample", "Scorer", "Unscored", "resolve_scorers", "scorers"]
+__all__ = ["ImageScorer", "Modality", "Sample", "Scorer", "Unscored", "resolve_scorers", "reward_scorers"]

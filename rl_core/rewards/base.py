@@ -90,7 +90,7 @@ class Scorer(ABC):
         return None
 
 
-scorers: Registry[Scorer] = Registry("reward", "rl_core.rewards.scorers")
+reward_scorers: Registry[Scorer] = Registry("reward", "rl_core.rewards.scorers")
 """Scorers by the `name` of an entry of a recipe's `rewards`."""
 
 

@@ -55,7 +55,7 @@ def combine(
 ) -> Rewarded:
     """The rewards of a rollout.
 
-    Args: scores_BK: NaN where there is none. weights: of the scorers, in the order of the columns; a scorer of weight 0
+    Args: scores_BK: NaN where there is none. weights: of the scorers, by column; a scorer of weight 0
     is only measured. max_length: limit of one reply, in tokens.
     """
     parts = {ENVIRONMENT: earned.rewards_B}

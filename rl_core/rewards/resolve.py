@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rl_core.errors import RecipeError
-from rl_core.rewards.base import Modality, Scorer, scorers
+from rl_core.rewards.base import Modality, Scorer, reward_scorers
 
 TAKEN = ("environment",)
 """Keys that stand for something else in metrics."""
@@ -23,7 +23,7 @@ def resolve_scorers(
     found: dict[str, tuple[str, type[Scorer], Any]] = {}
     for index, block in enumerate(blocks):
         where = f"rewards.{index}"
-        cls, config = scorers.resolve(block, where)
+        cls, config = reward_scorers.resolve(block, where)
         key = config.key or str(block.get("name") or str(block["target"]).rpartition(":")[2].lower())
         if key in found or key in TAKEN:
             raise RecipeError(f"{where}: the key {key!r} is taken; give this entry a key of its own (key: ...)")

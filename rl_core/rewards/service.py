@@ -47,10 +47,15 @@ class RewardService:
         config: RewardServiceConfig | None = None,
         *,
         rank_info: RankInfo | None = None,
+        device: str = "cpu",
     ) -> None:
-        """Make the scorers. Args: blocks: `{name: ..., weight: ...}` each. Raises: RecipeError naming the entry."""
+        """Make the scorers.
+
+        Args: blocks: `{name: ..., weight: ...}` each. rank_info: says where models compute in a worker; elsewhere
+        `device` does. Raises: RecipeError naming the entry.
+        """
         config = config or RewardServiceConfig()
-        device = "cpu" if rank_info is None else str(rank_info.device)
+        device = device if rank_info is None else str(rank_info.device)
         self.asked = {key: Asking(key, cls(settings, device), config) for key, cls, settings in resolve_scorers(blocks)}
         self.weights = {key: asking.scorer.config.weight for key, asking in self.asked.items()}
 

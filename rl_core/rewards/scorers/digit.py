@@ -1,0 +1,84 @@
+"""Which handwritten digit is in the picture? Judged by a small classifier, made on the spot from scikit-learn's digits.
+
+There are two judges that know nothing of each other: another kind of classifier, and the other half of the data. Train
+with one and measure with the other: a policy that learns to please the first only is found out by the second.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from enum import StrEnum
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from rl_core.rewards.base import ImageScorer, Sample, Unscored, reward_scorers
+
+WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+SIDE = 8
+"""Pixels of the digits' sides."""
+LEVELS = 16.0
+_NAMED = re.compile(r"(?<!\d)\d(?!\d)|" + "|".join(rf"\b{word}\b" for word in WORDS))
+
+
+class Judge(StrEnum):
+    """Who looks at the pictures."""
+
+    NETWORK = "network"
+    """A neural network of one hidden layer, trained on every other digit."""
+    TREES = "trees"
+    """Randomised trees (Geurts et al. 2006), grown on the other ones."""
+
+
+@reward_scorers.register("digit")
+class DigitScorer(ImageScorer):
+    """The judge's probability of the digit that the prompt names (`7` or `seven`)."""
+
+    class Config(ImageScorer.Config):
+        """The judge."""
+
+        judge: Judge = Judge.NETWORK
+        """Who looks."""
+
+    config: Config
+
+    def score_images(self, samples: Sequence[Sample]) -> Sequence[float | Unscored]:
+        """Prompts that name no digit, or several, are marked."""
+        assert all(sample.image is not None for sample in samples)
+        pixels = np.stack([_pixels(sample.image) for sample in samples])
+        probabilities = classifier(self.config.judge).predict_proba(pixels)
+        return [_paid(sample.prompt, row) for sample, row in zip(samples, probabilities, strict=True)]
+
+
+@cache
+def classifier(judge: Judge) -> Any:
+    """The trained judge; the same in every process."""
+    from sklearn.datasets import load_digits
+    from sklearn.ensemble import ExtraTreesClassifier
+    from sklearn.neural_network import MLPClassifier
+
+    digits: Any = load_digits()
+    first = 0 if judge is Judge.NETWORK else 1
+    pixels, labels = digits.data[first::2] / LEVELS, digits.target[first::2]
+    if judge is Judge.NETWORK:
+        model: Any = MLPClassifier((64,), alpha=1e-2, learning_rate_init=5e-3, max_iter=1000, random_state=0)
+    else:
+        model = ExtraTreesClassifier(200, random_state=0)
+    return model.fit(pixels, labels)
+
+
+def _pixels(image: Any) -> np.ndarray:
+    """A picture of any size as the classifiers know them: bright on dark, 8 x 8, [64] of 0..1."""
+    from PIL.Image import Resampling
+
+    small = image.convert("L").resize((SIDE, SIDE), Resampling.BOX)
+    return np.asarray(small, dtype=np.float64).reshape(-1) / 255.0
+
+
+def _paid(prompt: str, probabilities: np.ndarray) -> float | Unscored:
+    named = {int(word) if word.isdigit() else WORDS.index(word) for word in _NAMED.findall(prompt.lower())}
+    if len(named) != 1:
+        return Unscored(f"the prompt must name one digit, got {prompt!r:.80}")
+    return float(probabilities[named.pop()])

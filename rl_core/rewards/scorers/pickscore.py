@@ -1,0 +1,36 @@
+"""PickScore (arXiv 2305.01569): a CLIP trained on which of two pictures people chose, its scaled cosine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rl_core.rewards.base import ImageScorer, Sample, Unscored, reward_scorers
+from rl_core.rewards.hub import Clip
+
+
+@reward_scorers.register("pickscore")
+class PickScorer(ImageScorer):
+    """About 0.7 to 0.9: the published score of 18 to 24, divided by `divisor`."""
+
+    class Config(ImageScorer.Config):
+        """The judge."""
+
+        model: str = "yuvalkirstain/PickScore_v1"
+        """A CLIP model: a folder or a Hub name, `@revision` after it."""
+        processor: str | None = "laion/CLIP-ViT-H-14-laion2B-s32B-b79K"
+        """Its processor; null takes the model's own."""
+        divisor: float = 26.0
+        """Brings the score near 1, the scale of other rewards."""
+        batch_size: int = 16
+        """Pictures judged together."""
+
+    config: Config
+
+    def __init__(self, config: Config, device: str = "cpu") -> None:
+        super().__init__(config, device)
+        self.clip = Clip(config.model, config.processor, device)
+
+    def score_images(self, samples: Sequence[Sample]) -> Sequence[float | Unscored]:
+        """Prompts are cut off at CLIP's limit."""
+        scale = self.clip.model.logit_scale.detach().exp().float()
+        return (scale * self.clip.cosines(samples) / self.config.divisor).tolist()

@@ -1,0 +1,74 @@
+"""A reward server, asked over HTTP: `rl-train serve-rewards`, or another that speaks the same contract (`wire.py`)."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+
+from pydantic import Field
+
+from rl_core.rewards.base import Modality, Sample, Scorer, Unscored, reward_scorers
+from rl_core.rewards.wire import asked, read_answer
+
+
+@reward_scorers.register("remote")
+class RemoteScorer(Scorer):
+    """One reward of the server, or the server's total.
+
+    A server that cannot be reached or answers nonsense fails the batch, one that reports a failed item that item; the
+    service asks again about both.
+    """
+
+    class Config(Scorer.Config):
+        """Where the server is and what it is asked for."""
+
+        url: str = Field(pattern=r"^https?://")
+        """Its address; `/score` is added where it is missing."""
+        reward: str | None = None
+        """One of the server's rewards, by key; unset takes its weighted total."""
+        request_timeout_s: float = Field(default=60.0, gt=0)
+        """Most time for one request."""
+        jpeg_quality: int = Field(default=95, ge=1, le=100)
+        """Of the pictures sent."""
+
+    config: Config
+    modalities = frozenset(Modality)
+
+    def __init__(self, config: Config, device: str = "cpu") -> None:
+        super().__init__(config, device)
+        import httpx
+
+        url = config.url.rstrip("/")
+        self.url = url if url.endswith("/score") else f"{url}/score"
+        self._http = httpx.Client(trust_env=False, follow_redirects=False, timeout=config.request_timeout_s)
+
+    def score(self, samples: Sequence[Sample]) -> Sequence[float | Unscored]:
+        """Raises: httpx.HTTPError or ValueError when there is no usable answer."""
+        import httpx
+
+        start = time.monotonic()
+        body = {
+            "samples": [asked(sample, self.config.jpeg_quality) for sample in samples],
+            "rewards": None if self.config.reward is None else [self.config.reward],
+        }
+        response = self._http.post(self.url, json=body)
+        if response.is_error:
+            reason = response.text.strip()[:300]
+            raise httpx.HTTPStatusError(
+                f"{self.url} answered {response.status_code} after {time.monotonic() - start:.1f} s: {reason}",
+                request=response.request,
+                response=response,
+            )
+        scores, errors = read_answer(response.json(), self.config.reward, len(samples))
+        return [_one(score, error) for score, error in zip(scores, errors, strict=True)]
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+
+def _one(score: float, error: str | None) -> float | Unscored:
+    if error is None and not math.isnan(score):
+        return score
+    return Unscored(error or "the server gave NaN without a reason")

@@ -1,0 +1,78 @@
+"""Any scorer of pictures over frames of a video."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from enum import StrEnum
+from typing import Any
+
+from pydantic import Field
+
+from rl_core.errors import RecipeError
+from rl_core.rewards.base import Modality, Sample, Scorer, Unscored, reward_scorers
+
+
+class FrameAverage(StrEnum):
+    """How the frames' scores become the video's."""
+
+    MEAN = "mean"
+    """Their mean."""
+    MIN = "min"
+    """The worst of them: one bad frame spoils the video."""
+
+
+@reward_scorers.register("video_frames")
+class VideoFramesScorer(Scorer):
+    """Evenly spaced frames, the first and the last among them, each scored as a picture."""
+
+    class Config(Scorer.Config):
+        """Whom to ask about how many frames."""
+
+        scorer: dict[str, Any]
+        """A scorer of pictures, `{name: ..., ...}`; its weight does not matter here."""
+        num_frames: int = Field(default=4, ge=1)
+        """Frames looked at; all where there are fewer."""
+        average: FrameAverage = FrameAverage.MEAN
+        """How the frames' scores become one."""
+
+    config: Config
+    modalities = frozenset({Modality.VIDEO})
+
+    def __init__(self, config: Config, device: str = "cpu") -> None:
+        """Raises: RecipeError when `scorer` is none of pictures."""
+        super().__init__(config, device)
+        cls, settings = reward_scorers.resolve(config.scorer, "rewards.video_frames.scorer")
+        if Modality.IMAGE not in cls.modalities:
+            raise RecipeError(f"rewards.video_frames.scorer: {config.scorer} does not score pictures")
+        self.inner = cls(settings, device)
+
+    def score(self, samples: Sequence[Sample]) -> Sequence[float | Unscored]:
+        """A video with a frame that cannot be scored is marked, and so is one without frames."""
+        chosen = [[sample.frames[place] for place in self._places(len(sample.frames))] for sample in samples]
+        asked = [
+            replace(sample, image=frame, frames=())
+            for sample, frames in zip(samples, chosen, strict=True)
+            for frame in frames
+        ]
+        answers = iter(self.inner.score(asked) if asked else [])
+        return [self._together([next(answers) for _ in frames]) for frames in chosen]
+
+    def close(self) -> None:
+        """End the inner scorer."""
+        self.inner.close()
+
+    def _places(self, num_frames: int) -> list[int]:
+        wanted = min(self.config.num_frames, num_frames)
+        if wanted < 2:
+            return [num_frames // 2][:num_frames]
+        return [round(place * (num_frames - 1) / (wanted - 1)) for place in range(wanted)]
+
+    def _together(self, answers: list[float | Unscored]) -> float | Unscored:
+        if not answers:
+            return Unscored("the sample has no frames")
+        bad = next((answer for answer in answers if isinstance(answer, Unscored)), None)
+        if bad is not None:
+            return bad
+        scores = [float(answer) for answer in answers if not isinstance(answer, Unscored)]
+        return min(scores) if self.config.average is FrameAverage.MIN else sum(scores) / len(scores)
