@@ -8,6 +8,7 @@ from prefect.runtime import task_run
 from prefect.tasks import exponential_backoff
 
 from rl_core.evaluation.intervals import paired_change
+from rl_core.evaluation.picture_sheet import picture_sheet
 from rl_core.evaluation.runner import read_samples
 from rl_core.trainers.progress import ProgressEvent, announce
 from rl_core.trainers.session import session_for
@@ -36,7 +37,18 @@ def evaluate(plan: RunPlan, label: str, iteration: int, baseline: EvalReceipt | 
     announce(ProgressEvent("done", receipt=receipt))
     if baseline is not None:
         compare(baseline, receipt)
+        _show_pictures(plan, baseline, receipt)
     return receipt
+
+
+def _show_pictures(plan: RunPlan, before: EvalReceipt, after: EvalReceipt) -> None:
+    session = session_for(plan)
+    path = session.folder.root / "samples" / f"pictures-{after.label}.png"
+    if picture_sheet(read_samples(before.samples_path), read_samples(after.samples_path), path):
+        session.tracking.log_artifact(path, "samples")
+        artifacts.picture(
+            "sample-pictures", path, "Held-out pictures, questions, and both answers"
+        )
 
 
 def compare(before: EvalReceipt, after: EvalReceipt) -> None:

@@ -52,6 +52,7 @@ def summarise(
         {key: texts[key][row] for key in ("uid", "prompt", "response", "ground_truth", "stop_reason")}
         | {"reward": rewards[row], "num_tokens": lengths[row]}
         | {name: values[row] for name, values in further.items()}
+        | ({"images": images} if (images := items[row].get("env_extras", {}).get("images")) else {})
         for row in range(len(items))
     ]
     atomic_write_text(samples_path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))

@@ -1,0 +1,64 @@
+"""One picture of many: what held-out rows showed, what was asked, and what was answered before and after training."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rl_core.data.row_images import open_image
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+    from PIL.ImageDraw import ImageDraw
+
+NUM_SHOWN = 12
+COLUMNS = 3
+SIDE, WIDTH, HEIGHT, MARGIN, LINE = 128, 400, 150, 10, 14
+WRAP = 38
+RIGHT, WRONG, INK = (20, 120, 40), (180, 30, 30), (20, 20, 20)
+
+
+def picture_sheet(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]], path: Path) -> bool:
+    """Write a PNG of the first rows that show a picture; False when none does.
+
+    Args: before, after: what `rl_core.evaluation.runner.read_samples` gives, of the same rows.
+    """
+    from PIL import Image, ImageDraw
+
+    pairs = [(one, two) for one, two in zip(before, after, strict=True) if one.get("images")][:NUM_SHOWN]
+    if not pairs:
+        return False
+    rows = -(-len(pairs) // COLUMNS)
+    sheet = Image.new("RGB", (WIDTH * min(COLUMNS, len(pairs)), HEIGHT * rows), "white")
+    pen = ImageDraw.Draw(sheet)
+    for place, (one, two) in enumerate(pairs):
+        _card(sheet, pen, (place % COLUMNS * WIDTH, place // COLUMNS * HEIGHT), one, two)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    sheet.save(path)
+    return True
+
+
+def _card(
+    sheet: Image, pen: ImageDraw, corner: tuple[int, int], one: Mapping[str, Any], two: Mapping[str, Any]
+) -> None:
+    left, top = corner[0] + MARGIN, corner[1] + MARGIN
+    picture = open_image(one["images"][0])
+    scale = SIDE / max(picture.size)
+    sheet.paste(picture.resize((max(1, int(picture.width * scale)), max(1, int(picture.height * scale)))), (left, top))
+    left += SIDE + MARGIN
+    question = one["prompt"][-1]["content"].replace("<image>", "").strip()
+    for text, colour in (
+        (question, INK),
+        (f"truth: {one['ground_truth']}", INK),
+        (f"before: {one['response']}", _judged(one)),
+        (f"after: {two['response']}", _judged(two)),
+    ):
+        for line in textwrap.wrap(text, WRAP)[:3]:
+            pen.text((left, top), line, fill=colour)
+            top += LINE
+
+
+def _judged(row: Mapping[str, Any]) -> tuple[int, int, int]:
+    return RIGHT if row["reward"] >= 1.0 else WRONG
