@@ -229,6 +229,24 @@ def test_a_resumed_run_equals_an_uninterrupted_one(warm: Block, tiny_model_dir: 
     assert resumed.state_dict() == first.state_dict()
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("ray_cluster")
+def test_two_ranks_train_on_what_was_joined_from_several_rollouts(tiny_model_dir: Path) -> None:
+    placed = {"num_devices": 2, "threads_per_device": 1, "micro_batch_size": 3}
+    recipe = recipe_of(tiny_model_dir, RESUMED, placement=placed)
+    trainer = TextTrainer(recipe, str(tiny_model_dir), items(24, flat_every=2))
+    try:
+        trainer.build()
+        before = trainer._trained_models()["critic"].full_state()[0]
+        steps = [trainer.step()[0] for _ in range(NUM_STEPS)]
+        after = trainer._trained_models()["critic"].full_state()[0]
+    finally:
+        trainer.close()
+    assert any(metrics["dynamic/extra_rollouts"] for metrics in steps)
+    assert all(metrics["grad_norm"] > 0 and metrics["critic/grad_norm"] > 0 for metrics in steps)
+    assert any(not torch.equal(after[name], before[name]) for name in before)
+
+
 @pytest.mark.parametrize(
     ("algorithm", "complaint"),
     [
