@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -108,7 +108,7 @@ class TrainingSession:
         self._cluster.close()
 
     def _finish_iteration(self, trainer: Trainer, iteration: int, steps: list[dict[str, float]]) -> IterationReceipt:
-        means = {key: sum(step[key] for step in steps) / len(steps) for key in steps[0] if key != "step"}
+        means = {key: value for key, value in means_of_steps(steps).items() if key != "step"}
         receipt = IterationReceipt(
             iteration=iteration,
             first_step=int(steps[0]["step"]),
@@ -175,6 +175,13 @@ class TrainingSession:
             for row in range(min(NUM_LOGGED_SAMPLES, len(rollout)))
         ]
         self.tracking.log_table(rows, f"samples/rollout-step-{step:05d}.json")
+
+
+def means_of_steps(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The mean of each metric over the steps that have it: one without a row to train on lacks some."""
+    names = dict.fromkeys(name for step in steps for name in step)
+    values = {name: [step[name] for step in steps if name in step] for name in names}
+    return {name: sum(found) / len(found) for name, found in values.items()}
 
 
 _sessions: dict[str, TrainingSession] = {}

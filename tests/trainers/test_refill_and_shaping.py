@@ -12,6 +12,7 @@ from rl_core.data_proto import DataProto
 from rl_core.distributed import DataProtoRef
 from rl_core.distributed.refs import store
 from rl_core.trainers.refill import Refill, informative_groups, joined
+from rl_core.trainers.session import means_of_steps
 from rl_core.trainers.shaping import add_greedy_rewards, shape_overlong
 
 
@@ -130,6 +131,11 @@ def test_nothing_is_learnt_where_the_greedy_reply_has_no_verdict() -> None:
     assert batch.tensor("response_mask").sum(1).tolist() == [3, 3, 0, 0]
     assert list(batch.non_tensor_batch["error"]) == [None, None, "broken", "broken"]
     assert metrics == {"greedy_reward_mean": 0.25}
+
+
+def test_a_step_without_rows_to_train_on_leaves_the_means_of_the_others() -> None:
+    # With every reply cut off and filtered there is no ratio to speak of.
+    assert means_of_steps([{"reward": 1.0, "ratio": 2.0}, {"reward": 0.0}]) == {"reward": 0.5, "ratio": 2.0}
 
 
 def test_switched_off_shaping_touches_nothing() -> None:
