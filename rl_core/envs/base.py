@@ -49,6 +49,8 @@ class BaseTextEnv:
 
     ground_truth_kinds: ClassVar[frozenset[str]] = frozenset({"string", "number", "list", "test_cases"})
     """The kinds of `reward_spec.ground_truth` this environment takes."""
+    max_concurrent_steps: ClassVar[int | None] = None
+    """Most of its kind at work at once in one rank; unset leaves it to `rollout.episodes.at_once`."""
 
     def __init__(
         self, env_config: Config | Mapping[str, Any] | None = None, extras: Mapping[str, Any] | None = None

@@ -11,6 +11,7 @@ of a test is its input. Tests run in order until one fails; deadlines hold for e
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -57,6 +58,8 @@ class LCBEnv(BaseTextEnv):
 
     config: Config
     ground_truth_kinds: ClassVar[frozenset[str]] = frozenset({"test_cases"})
+    # Deadlines of programs count wall time: more of them than processors would time each other out.
+    max_concurrent_steps: ClassVar[int | None] = os.cpu_count()
 
     def __init__(
         self, env_config: Config | Mapping[str, Any] | None = None, extras: Mapping[str, Any] | None = None

@@ -6,6 +6,7 @@ wrote is never read as the model's solution.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from decimal import Decimal
@@ -50,6 +51,8 @@ class SearchCodeEnv(BaseTextEnv):
 
     config: Config
     ground_truth_kinds: ClassVar[frozenset[str]] = frozenset({"string", "number", "list"})
+    # Deadlines of programs count wall time: more of them than processors would time each other out.
+    max_concurrent_steps: ClassVar[int | None] = os.cpu_count()
 
     def __init__(
         self, env_config: Config | Mapping[str, Any] | None = None, extras: Mapping[str, Any] | None = None

@@ -76,6 +76,12 @@ def test_the_reward_of_a_failed_row_is_not_averaged():
     assert (metrics["reward_mean"], metrics["reward_std"]) == (1.0, 0.0)
 
 
+def test_lengths_and_turns_are_those_of_rows_with_a_verdict():
+    metrics = rollout_metrics(rollout([1.0, 1.0, 0.0], [False, False, True], num_tokens=[1, 2, 9]))
+    assert (metrics["response_length_mean"], metrics["response_length_max"]) == (1.5, 2.0)
+    assert (metrics["truncated_share"], metrics["turns_mean"]) == (0.0, 1.5)
+
+
 def padded(prompt_lengths: list[int], response_lengths: list[int], num_prompt: int, num_response: int) -> DataProto:
     """Rows whose real tokens are all different and whose padding is 0."""
     prompts, responses = torch.tensor(prompt_lengths)[:, None], torch.tensor(response_lengths)[:, None]
