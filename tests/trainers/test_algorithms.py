@@ -199,6 +199,17 @@ def test_groups_that_teach_nothing_are_replaced_up_to_a_bound(warm: Block, tiny_
     assert metrics["dynamic/missing_groups"] == 0 or metrics["dynamic/extra_rollouts"] == 2
 
 
+def test_a_step_whose_replies_were_all_cut_off_changes_nothing(warm: Block, tiny_model_dir: Path) -> None:
+    algorithm = {"name": "dapo", "kl": {"coef": 0.1, "adaptive": {"target": 0.01}}}
+    trainer = start(warm, tiny_model_dir, recipe_of(tiny_model_dir, algorithm))
+    before = trainer.backend.full_state()[0]
+    metrics = trainer.step()[0]
+    after = trainer.backend.full_state()[0]
+    assert metrics["truncated_share"] == 1.0, "the test needs a model that never ends by itself"
+    assert metrics["skipped_steps"] == 1.0 and metrics["kl_coef"] == 0.1
+    assert all(torch.equal(after[name], before[name]) for name in before)
+
+
 RESUMED: dict[str, Any] = {
     "name": "ppo",
     "dynamic_sampling": True,
