@@ -46,9 +46,7 @@ def _show_pictures(plan: RunPlan, before: EvalReceipt, after: EvalReceipt) -> No
     path = session.folder.root / "samples" / f"pictures-{after.label}.png"
     if picture_sheet(read_samples(before.samples_path), read_samples(after.samples_path), path):
         session.tracking.log_artifact(path, "samples")
-        artifacts.picture(
-            "sample-pictures", path, "Held-out pictures, questions, and both answers"
-        )
+        artifacts.picture("sample-pictures", path, "Held-out pictures, questions, and both answers")
 
 
 def compare(before: EvalReceipt, after: EvalReceipt) -> None:

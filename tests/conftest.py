@@ -85,6 +85,17 @@ def tiny_model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def tiny_vlm_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of the embedded vision-language model as it is before its warm-up: right in form, blind."""
+    from rl_core.models.tiny_vlm import make_model, make_processor, save
+
+    folder = tmp_path_factory.mktemp("tiny-vlm")
+    processor = make_processor()
+    save(make_model(processor.tokenizer), processor, folder)
+    return folder
+
+
 def _character_tokenizer():
     """One token per printable character; `<|im_start|>`, `<|im_end|>` (eos) and `<|pad|>` are whole."""
     import string

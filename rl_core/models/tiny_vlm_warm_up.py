@@ -22,7 +22,7 @@ from rl_core.data.pictures import COLOURS, SHAPES, Picture, Question, draw
 from rl_core.errors import ModelError
 from rl_core.models.tiny_vlm import END, make_model, make_processor, save
 
-STOP_AT = 0.35
+STOP_AT = 0.4
 """Share of held-out questions; greedy answers, exact."""
 MAX_STEPS = 600
 CHECK_EVERY = 25

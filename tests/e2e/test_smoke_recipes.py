@@ -1,4 +1,4 @@
-"""Every smoke recipe trains, on the tiny model in place of the embedded one."""
+"""Every smoke recipe trains, on tiny models in place of the embedded ones."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,10 +13,18 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize("name", [name for name in recipe_names() if name.startswith("smoke/")])
 def test_a_smoke_recipe_trains(
-    name: str, start: Callable[..., Run], tiny_model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str,
+    start: Callable[..., Run],
+    tiny_model_dir: Path,
+    tiny_vlm_dir: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("SMOKE_MODEL", str(tiny_model_dir))
+    monkeypatch.setenv("SMOKE_VISION_MODEL", str(tiny_vlm_dir))
     run = start(Path(name), tmp_path / "home")
     assert run.finish() == 0, run.output
     assert "evaluate final: accuracy" in run.output
+    if name == "smoke/vision":
+        assert list(tmp_path.glob("home/runs/*/samples/pictures-final.png")), "a sheet of sample pictures"
     assert "beats" in run.output or "does not beat" in run.output

@@ -1,0 +1,68 @@
+"""The embedded vision-language model: its tokenizer, that it can learn what it sees, and where it is kept."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from rl_core.data.pictures import draw
+from rl_core.errors import ModelError
+from rl_core.models import embedded
+from rl_core.models.tiny_vlm import make_model, make_processor
+from rl_core.models.tiny_vlm_warm_up import FORMS, TINTS, accuracy_on, loss_of, prompt_of, reply_of, warm_up
+
+
+def test_words_of_the_pictures_are_whole_and_any_text_comes_back():
+    tokenizer = make_processor().tokenizer
+    question = draw(random.Random(0)).questions[0]
+    assert tokenizer.decode(tokenizer.encode(reply_of(question))) == reply_of(question)
+    assert tokenizer.decode(tokenizer.encode("Zürich? x+1\n{a}")).replace("<|unk|>", "ü") == "Zürich? x+1\n{a}"
+    assert len(tokenizer.encode("How many shapes are red?")) == 6
+
+
+def test_the_warm_up_asks_as_the_processor_does():
+    processor = make_processor()
+    picture = draw(random.Random(0))
+    text = processor.apply_chat_template(
+        [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "\n" + picture.questions[0].text}]}],
+        add_generation_prompt=True,
+        tokenize=False,
+    )
+    inputs = processor(text=[text], images=[[picture.image]], return_tensors="pt")
+    assert inputs["input_ids"][0].tolist() == processor.tokenizer.encode(
+        prompt_of(processor, picture.questions[0].text)
+    )
+
+
+@pytest.mark.slow
+def test_it_can_learn_a_few_pictures_by_heart():
+    processor, rng = make_processor(), random.Random(0)
+    model = make_model(processor.tokenizer)
+    pictures = [draw(rng) for _ in range(6)]
+    cell_names = nn.Linear(model.config.text_config.hidden_size, len(TINTS) + len(FORMS))
+    optimizer = torch.optim.AdamW([*model.parameters(), *cell_names.parameters()], lr=2e-3)
+    for _ in range(120):
+        loss = loss_of(model, processor, cell_names, pictures, rng)
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+    assert accuracy_on(model, processor, pictures) >= 0.75
+
+
+def test_a_warm_up_that_does_not_get_there_is_an_error():
+    processor = make_processor()
+    with pytest.raises(ModelError, match=r"reached 0\.\d\d of 0\.9 after 0 steps"):
+        warm_up(make_model(processor.tokenizer), processor, stop_at=0.9, max_steps=0)
+
+
+def test_its_folder_is_named_by_the_code_that_makes_it(tmp_path: Path):
+    folder = embedded.embedded_folder("tiny-vlm", tmp_path)
+    assert folder.parent == tmp_path and len(folder.name.removeprefix("tiny-vlm-")) == 12
+    assert embedded.embedded_folder("tiny-vlm", tmp_path) == folder
+    with pytest.raises(ModelError, match="tiny-vlm"):
+        embedded.embedded_folder("tiny-vml", tmp_path)

@@ -1,0 +1,105 @@
+"""Prompts with pictures: what the processor makes of them, once for all siblings, and counted alike in preparation."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rl_core.data.pictures import Scene, draw
+from rl_core.data.row_images import placed_images
+from rl_core.errors import DataError, ModelError
+from rl_core.models.bundle import ModelBundle
+from rl_core.models.tiny_vlm import IMAGE_TOKENS
+from rl_core.models.vlm import VLMPolicy
+from rl_core.rollout.chat import ChatFormat
+from rl_core.rollout.decode import Sampling, decode
+from rl_core.rollout.episodes import run_episodes
+from rl_core.rollout.vision_chat import VisionChat, chat_format, prompt_tokenizer, with_pictures
+from schemas.recipe import ModelConfig
+
+
+@pytest.fixture(scope="module")
+def bundle(tiny_vlm_dir: Path) -> ModelBundle:
+    return ModelBundle(str(tiny_vlm_dir), ModelConfig(path=str(tiny_vlm_dir), frozen=[]))
+
+
+@pytest.fixture
+def item(tmp_path: Path) -> dict[str, Any]:
+    return item_with(tmp_path, 1)
+
+
+def item_with(folder: Path, num_pictures: int) -> dict[str, Any]:
+    images = []
+    for seed in range(num_pictures):
+        (folder / f"{seed}.png").write_bytes(draw(random.Random(seed), Scene.NUMBER).png)
+        images.append({"path": f"{seed}.png"})
+    spec = {"ground_truth": "11"}
+    return {
+        "prompt": [{"role": "user", "content": "<image>\n" * num_pictures + "What number is written?"}],
+        "env_class": "geo3k",
+        "env_extras": {"reward_spec": spec, "images": placed_images(images, folder / "rows.parquet", "row 1")},
+        "uid": "a",
+    }
+
+
+def test_each_picture_becomes_its_tokens_and_its_pixels(bundle: ModelBundle, tmp_path: Path):
+    chat = chat_format(bundle, {})
+    assert isinstance(chat, VisionChat)
+    for num_pictures in (1, 2, 3):
+        item = item_with(tmp_path, num_pictures)
+        encoded = chat.encode_prompt(item["prompt"], item)
+        assert encoded.token_ids.count(chat.image_token_id) == num_pictures * IMAGE_TOKENS
+        assert encoded.media is not None and encoded.media.num_tokens == num_pictures * IMAGE_TOKENS
+        assert encoded.media.tensors["pixel_values"].shape == (num_pictures, 1, 3, 64, 64)
+        text = chat.decode(encoded.token_ids)
+        assert "What number is written?" in text and text.endswith("assistant\n")
+
+
+def test_a_prompt_is_processed_once_for_all_siblings(bundle: ModelBundle, item: dict[str, Any]):
+    chat = chat_format(bundle, {})
+    one, two = chat.encode_prompt(item["prompt"], item), chat.encode_prompt(list(item["prompt"]), item)
+    assert one.media is two.media and one.media is not None
+
+
+def test_preparation_counts_the_tokens_that_the_rollout_makes(bundle: ModelBundle, tmp_path: Path):
+    items = [item_with(tmp_path, count) for count in (1, 2)]
+    chat = chat_format(bundle, {})
+    counted = prompt_tokenizer(bundle.source).count_items(items, {})
+    assert counted == [len(chat.encode_prompt(one["prompt"], one).token_ids) for one in items]
+    assert counted[1] - counted[0] >= IMAGE_TOKENS
+
+
+def test_episodes_carry_the_pictures_and_siblings_share_them(bundle: ModelBundle, tmp_path: Path):
+    items = [item_with(tmp_path, 1), item_with(tmp_path, 2)]
+    policy = bundle.policy.eval()
+    assert isinstance(policy, VLMPolicy) and policy.blank is not None
+    sampling = Sampling(4, 1.0, (bundle.tokenizer.eos_token_id,), bundle.tokenizer.pad_token_id)
+    generator = torch.Generator().manual_seed(0)
+    seen = []
+
+    def generate(requests):
+        seen.append([(request.num_replies, request.media) for request in requests])
+        return decode(policy, requests, sampling, generator, torch.device("cpu"))
+
+    episodes = run_episodes(items, 3, chat_format(bundle, {}), generate, {}, 256)
+    assert [episode.error for episode in episodes] == [None] * 6
+    assert [(count, media is not None) for count, media in seen[0]] == [(3, True), (3, True)]
+    assert len({id(episode.media) for episode in episodes}) == 2
+
+
+def test_marks_that_do_not_fit_the_pictures_are_refused():
+    messages = [{"role": "user", "content": "<image> and <image>"}]
+    assert [part["type"] for part in with_pictures(messages, 2)[0]["content"]] == ["image", "text", "image"]
+    bare = with_pictures([{"role": "system", "content": "Look."}, {"role": "user", "content": "What?"}], 2)
+    assert [part["type"] for part in bare[1]["content"]] == ["image", "image", "text"]
+    with pytest.raises(DataError, match="2 marks <image> for 1 images"):
+        with_pictures(messages, 1)
+
+
+def test_a_language_model_refuses_rows_with_pictures(bundle: ModelBundle, item: dict[str, Any]):
+    with pytest.raises(ModelError, match="cannot see"):
+        ChatFormat(bundle.tokenizer, {}).encode_prompt(item["prompt"], item)
