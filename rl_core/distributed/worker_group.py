@@ -146,7 +146,13 @@ class _Watch:
         import ray
         from ray.exceptions import RayActorError, RayTaskError
 
-        done, _ = ray.wait(list(self.pending), num_returns=1, timeout=timeout_s)
+        try:
+            done, _ = ray.wait(list(self.pending), num_returns=1, timeout=timeout_s)
+        except SystemError as error:
+            # Ray runs signal handlers while it waits; what one raised, to end the run, arrives as the cause of this.
+            if error.__cause__ is None:
+                raise
+            raise error.__cause__ from None
         for future in done:
             rank = self.pending.pop(future)
             self.first_end = self.first_end or time.monotonic()
