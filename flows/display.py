@@ -17,6 +17,9 @@ from rl_core.trainers.run_folder import RunFolder
 from schemas.receipts import CacheReceipt, EvalReceipt, IterationReceipt, ModelReceipt, ValidationReport
 from schemas.recipe import Recipe
 
+BETWEEN_STEPS = ("start workers", "evaluate", "save")
+"""Phases that belong to no step."""
+
 
 class Display:
     """Listens to the run while the `with` block lasts."""
@@ -50,9 +53,10 @@ class Display:
             self.console.print(f"{self._clock()}  {describe(event.receipt)}", soft_wrap=True)
         elif event.phase == "step":
             self.console.print(f"{self._clock()}  {describe_step(event)}", soft_wrap=True)
-        elif self.console.is_terminal or event.phase in {"start workers", "evaluate", "save"}:
-            where = f" (step {event.step}/{event.total_steps})" if event.total_steps else ""
-            self.note(event.phase + where)
+        elif event.phase in BETWEEN_STEPS:
+            self.note(event.phase)
+        elif self.console.is_terminal:
+            self.note(f"{event.phase} (step {event.step}/{event.total_steps})")
 
     def _clock(self) -> str:
         minutes, seconds = divmod(int(time.perf_counter() - self._start), 60)
