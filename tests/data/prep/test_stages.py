@@ -1,6 +1,7 @@
 """Each stage on the fixture: what is published, and that training's loader reads every row of it."""
 
 import json
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -30,7 +31,8 @@ def test_vision_layout_is_the_documented_one(prepare: Prepare, raw_dirs: dict[st
         "prepare_mmpr_tiny_for_vision_rl_summary.json",
         ".mmpr_ready",
     }
-    assert (root / "MMPR-Tiny" / "images" / "shapes" / "00000.png").is_file()
+    with zipfile.ZipFile(raw_dirs["vision"] / "images.zip") as archive:
+        assert all((root / "MMPR-Tiny" / member).is_file() for member in archive.namelist() if member[-1] != "/")
     copied = (root / "mmpr_tiny.parquet").read_bytes()
     assert copied == (raw_dirs["vision"] / "mmpr_tiny.parquet").read_bytes(), "source records, copied through"
 
@@ -95,7 +97,7 @@ def test_vision_cache_is_read_row_by_row_by_its_loader(prepare: Prepare) -> None
     for row, source in zip(dataset, upstream, strict=True):
         assert row.answer == source["reward_model"]["ground_truth"]
         assert row.question == source["prompt"][0]["content"]
-        assert dataset.image(row).size == (48, 48)
+        assert dataset.image(row).size == (64, 64)
 
 
 def test_mpo_cache_is_read_row_by_row_by_its_loader(prepare: Prepare) -> None:
