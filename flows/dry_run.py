@@ -41,7 +41,7 @@ def cache_plan(recipe: Recipe, home: Home) -> str:
     if first or second:
         return f"miss: {first or second}"
     plan = plan_cache(
-        train, held_out, **preparation_settings(recipe, home, tokenizer_identity(recipe.model.path, home.models))
+        train, held_out, preparation_settings(recipe, home, tokenizer_identity(recipe.model.path, home.models))
     )
     return f"{'hit' if plan.hit else 'miss'}: {plan.explanation}"
 

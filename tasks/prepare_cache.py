@@ -38,8 +38,8 @@ def _prepare_prompts(recipe: Recipe, home: Home) -> CacheReceipt:
     return prepare.prepare_cache(
         resolve_sources(recipe.data.train, home.data),
         resolve_sources(recipe.data.eval, home.data),
+        preparation_settings(recipe, home, tokenizer_identity(recipe.model.path, home.models)),
         tokenizer=lambda: prompt_tokenizer(locate(recipe.model.path, home.models)),
-        **preparation_settings(recipe, home, tokenizer_identity(recipe.model.path, home.models)),
     )
 
 

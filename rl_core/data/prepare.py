@@ -6,7 +6,7 @@ of the inputs; never where they lie or where the result goes. Everything else is
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,7 +22,7 @@ from rl_core.errors import DataError
 from schemas.prompt_rows import SCHEMA_VERSION, AllowedEnvClasses
 from schemas.receipts import CacheReceipt, SourceFile
 
-__all__ = ["CODE_VERSION", "CachePlan", "load_prepared", "plan_cache", "prepare_cache"]
+__all__ = ["CODE_VERSION", "CachePlan", "PreparationSettings", "load_prepared", "plan_cache", "prepare_cache"]
 
 CODE_VERSION = "2"
 """Raised whenever the same inputs would be prepared into other rows."""
@@ -32,19 +32,26 @@ _SPLITS = ("train", "eval")
 
 
 @dataclass(frozen=True)
-class _Params:
-    """What decides the prepared rows, besides the files."""
+class PreparationSettings:
+    """How rows are prepared, and where to."""
 
+    name: str
+    """What the prepared folder's name begins with."""
     tokenizer_id: str
+    """What stands for the tokenizer in the run hash; it must change when the chat template does."""
     max_prompt_length: int
-    default_env_class: str | None
+    cache_root: Path
+    memo_dir: Path
     allowed_env_classes: AllowedEnvClasses
-    policy: Literal["fail", "drop"]
-    max_bad_fraction: float
-    prompt_key: str
-    template_kwargs: Mapping[str, Any]
+    default_env_class: str | None = None
+    policy: Literal["fail", "drop"] = "fail"
+    """As for `validate_files`, like `max_bad_fraction`."""
+    max_bad_fraction: float = 0.0
+    prompt_key: str = "prompt"
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     def hash_parts(self) -> dict[str, str]:
+        """What decides the prepared rows, besides the files."""
         return {
             "schema version": SCHEMA_VERSION,
             "code version": CODE_VERSION,
@@ -70,36 +77,13 @@ class CachePlan:
 
 
 def plan_cache(
-    train_paths: Sequence[Path | str],
-    eval_paths: Sequence[Path | str],
-    *,
-    name: str,
-    tokenizer_id: str,
-    max_prompt_length: int,
-    cache_root: Path | str,
-    memo_dir: Path | str,
-    allowed_env_classes: AllowedEnvClasses,
-    default_env_class: str | None = None,
-    policy: Literal["fail", "drop"] = "fail",
-    max_bad_fraction: float = 0.0,
-    prompt_key: str = "prompt",
-    template_kwargs: Mapping[str, Any] | None = None,
+    train_paths: Sequence[Path | str], eval_paths: Sequence[Path | str], settings: PreparationSettings
 ) -> CachePlan:
     """Whether `prepare_cache` with these arguments would hit, and why; loads no tokenizer and writes no rows.
 
     Raises: DataError when an input is missing.
     """
-    params = _Params(
-        tokenizer_id,
-        max_prompt_length,
-        default_env_class,
-        allowed_env_classes,
-        policy,
-        max_bad_fraction,
-        prompt_key,
-        template_kwargs or {},
-    )
-    job = _job(_fingerprints(train_paths, eval_paths, memo_dir), params, name, Path(cache_root).expanduser())
+    job = _job(train_paths, eval_paths, settings)
     plan = plan_job(job)
     return CachePlan(job.run_hash, plan.hit, plan.explanation, job.target)
 
@@ -107,41 +91,20 @@ def plan_cache(
 def prepare_cache(
     train_paths: Sequence[Path | str],
     eval_paths: Sequence[Path | str],
+    settings: PreparationSettings,
     *,
-    name: str,
     tokenizer: Any,
-    tokenizer_id: str,
-    max_prompt_length: int,
-    cache_root: Path | str,
-    memo_dir: Path | str,
-    allowed_env_classes: AllowedEnvClasses,
-    default_env_class: str | None = None,
-    policy: Literal["fail", "drop"] = "fail",
-    max_bad_fraction: float = 0.0,
-    prompt_key: str = "prompt",
-    template_kwargs: Mapping[str, Any] | None = None,
 ) -> CacheReceipt:
     """Prepared `train.parquet` and `eval.parquet` in `<cache_root>/<name>-<hash12>`, built only when not there.
 
-    Args: tokenizer: a tokenizer, or a function without arguments that loads it, called only on a miss.
-    tokenizer_id: what stands for the tokenizer in the run hash; it must change when the chat template does.
-    policy, max_bad_fraction: as for `validate_files`. eval_paths: may be empty.
+    Args: eval_paths: may be empty. tokenizer: a tokenizer, or a function without arguments that loads it, called only
+    on a miss.
+
     Raises: DataError when the policy refuses the rows or none is left; StorageError when nothing can be written.
     """
-    params = _Params(
-        tokenizer_id,
-        max_prompt_length,
-        default_env_class,
-        allowed_env_classes,
-        policy,
-        max_bad_fraction,
-        prompt_key,
-        template_kwargs or {},
-    )
-    job = _job(_fingerprints(train_paths, eval_paths, memo_dir), params, name, Path(cache_root).expanduser())
+    job = _job(train_paths, eval_paths, settings)
     paths: dict[str, Sequence[Path | str]] = {"train": train_paths, "eval": eval_paths}
-    lengths_dir = Path(memo_dir).expanduser() / "lengths"
-    sentinel, receipt = run_job(job, lambda work: _build(work, paths, tokenizer, params, lengths_dir))
+    sentinel, receipt = run_job(job, lambda work: _build(work, paths, tokenizer, settings))
     dropped = {key.removeprefix(_DROPPED): n for key, n in sentinel.counts.items() if key.startswith(_DROPPED)}
     return CacheReceipt(
         run_hash=job.run_hash,
@@ -156,35 +119,34 @@ def prepare_cache(
     )
 
 
-def _fingerprints(
-    train_paths: Sequence[Path | str], eval_paths: Sequence[Path | str], memo_dir: Path | str
-) -> dict[str, list[SourceFile]]:
+def _job(train_paths: Sequence[Path | str], eval_paths: Sequence[Path | str], settings: PreparationSettings) -> Job:
     if not train_paths:
         raise DataError("no training files; name at least one")
-    paths: dict[str, Sequence[Path | str]] = {"train": train_paths, "eval": eval_paths}
-    return {split: [fingerprint(path, memo_dir) for path in paths[split]] for split in _SPLITS}
-
-
-def _job(files: dict[str, list[SourceFile]], params: _Params, name: str, root: Path) -> Job:
-    parts = params.hash_parts() | file_parts(files)
-    folder = root / f"{name}-{run_hash(parts)[:HASH_CHARS]}"
-    return Job(name, folder, parts, [source for split in _SPLITS for source in files[split]], hashed_folder=True)
+    files: dict[str, list[SourceFile]] = {
+        split: [fingerprint(path, settings.memo_dir) for path in paths]
+        for split, paths in zip(_SPLITS, (train_paths, eval_paths), strict=True)
+    }
+    parts = settings.hash_parts() | file_parts(files)
+    folder = settings.cache_root.expanduser() / f"{settings.name}-{run_hash(parts)[:HASH_CHARS]}"
+    sources = [source for split in _SPLITS for source in files[split]]
+    return Job(settings.name, folder, parts, sources, hashed_folder=True)
 
 
 def _build(
-    work: Path, paths: Mapping[str, Sequence[Path | str]], tokenizer: Any, params: _Params, lengths_dir: Path
+    work: Path, paths: Mapping[str, Sequence[Path | str]], tokenizer: Any, settings: PreparationSettings
 ) -> Built:
     loaded = tokenizer if hasattr(tokenizer, "apply_chat_template") else _load(tokenizer)
-    counter = LengthCounter(loaded, params.template_kwargs, cache_dir=lengths_dir)
-    held_out = {"train": HeldOut.of_files(paths["eval"], params.prompt_key), "eval": HeldOut()}
+    lengths_dir = settings.memo_dir.expanduser() / "lengths"
+    counter = LengthCounter(loaded, settings.template_kwargs, cache_dir=lengths_dir)
+    held_out = {"train": HeldOut.of_files(paths["eval"], settings.prompt_key), "eval": HeldOut()}
     dropped: Counter[str] = Counter({"too_long": 0, "invalid": 0})
     counts = {
-        split: _build_split(work / f"{split}.parquet", paths[split], counter, params, held_out[split], dropped)
+        split: _build_split(work / f"{split}.parquet", paths[split], counter, settings, held_out[split], dropped)
         for split in _SPLITS
     }
     for split in _SPLITS:
         if paths[split] and not counts[split]:
-            limit = f"{dropped['too_long']} have more than max_prompt_length {params.max_prompt_length} tokens"
+            limit = f"{dropped['too_long']} have more than max_prompt_length {settings.max_prompt_length} tokens"
             raise DataError(f"no {split} row is left: {limit}, {dropped['invalid']} are invalid; nothing was published")
     return Built(counts | {f"{_DROPPED}{reason}": count for reason, count in dropped.items()})
 
@@ -197,35 +159,35 @@ def _build_split(
     target: Path,
     paths: Sequence[Path | str],
     counter: LengthCounter,
-    params: _Params,
+    settings: PreparationSettings,
     held_out: HeldOut,
     dropped: Counter[str],
 ) -> int:
     from rl_core.data.batches import checked_batches
 
-    make = ItemMaker(default_env_class=params.default_env_class)
+    make = ItemMaker(default_env_class=settings.default_env_class)
     num_rows = num_invalid = 0
     with PreparedWriter(target) as writer:
         for path in paths:
             for batch in checked_batches(
                 path,
-                allowed_env_classes=params.allowed_env_classes,
-                default_env_class=params.default_env_class,
-                prompt_key=params.prompt_key,
+                allowed_env_classes=settings.allowed_env_classes,
+                default_env_class=settings.default_env_class,
+                prompt_key=settings.prompt_key,
                 held_out=held_out,
             ):
-                if batch.rejections and params.policy == "fail":
+                if batch.rejections and settings.policy == "fail":
                     raise DataError(f"{batch.rejections[0]}\nvalidate the file to see every problem, or drop bad rows")
                 num_rows += batch.num_rows
                 num_invalid += len(batch.rejected_numbers)
                 places = [f"{path}:{number}" for number, _ in batch.accepted()]
                 items = [make(row, place, path) for (_, row), place in zip(batch.accepted(), places, strict=True)]
                 lengths = counter.lengths(items, places)
-                fitting = [i for i, length in enumerate(lengths) if length <= params.max_prompt_length]
+                fitting = [i for i, length in enumerate(lengths) if length <= settings.max_prompt_length]
                 writer.write([items[i] for i in fitting], [lengths[i] for i in fitting])
                 dropped["too_long"] += len(items) - len(fitting)
     dropped["invalid"] += num_invalid
-    if num_invalid > params.max_bad_fraction * num_rows:
-        limit = f"more than max_bad_fraction {params.max_bad_fraction:g} allows"
+    if num_invalid > settings.max_bad_fraction * num_rows:
+        limit = f"more than max_bad_fraction {settings.max_bad_fraction:g} allows"
         raise DataError(f"{', '.join(map(str, paths))}: {num_invalid} of {num_rows} rows are refused, {limit}")
     return writer.num_rows

@@ -7,6 +7,7 @@ from typing import Any, TypeGuard
 from rl_core.data.checking import CheckSettings
 from rl_core.data.generate import GenerateSpec, materialise, planned_path
 from rl_core.data.picture_rows import PicturesSpec, materialise_pictures, planned_pictures
+from rl_core.data.prepare import PreparationSettings
 from rl_core.data.sources import DatasetNotHere, data_files
 from rl_core.envs import accepted_ground_truths
 from rl_core.envs.registration import kinds_of, spec
@@ -80,14 +81,14 @@ def _own_environments(recipe: Recipe) -> dict[str, frozenset[str]]:
     return {env_id: kinds_of(spec(env_id, options).load()) for env_id, options in named.items()}
 
 
-def preparation_settings(recipe: Recipe, home: Home, tokenizer_id: str) -> dict[str, Any]:
-    """The arguments of `prepare_cache` and `plan_cache` besides files and tokenizer."""
-    return {
-        "name": recipe.name,
-        "tokenizer_id": tokenizer_id,
-        "max_prompt_length": recipe.data.max_prompt_length,
-        "template_kwargs": recipe.model.chat_template_kwargs,
-        "cache_root": home.cache,
-        "memo_dir": home.data / "memo",
+def preparation_settings(recipe: Recipe, home: Home, tokenizer_id: str) -> PreparationSettings:
+    """What a recipe asks of `prepare_cache` and `plan_cache`."""
+    return PreparationSettings(
+        name=recipe.name,
+        tokenizer_id=tokenizer_id,
+        max_prompt_length=recipe.data.max_prompt_length,
+        template_kwargs=recipe.model.chat_template_kwargs,
+        cache_root=home.cache,
+        memo_dir=home.data / "memo",
         **validation_settings(recipe),
-    }
+    )

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rl_core.data.overlap import REASON, HeldOut, question_of
-from rl_core.data.prepare import load_prepared, prepare_cache
+from rl_core.data.prepare import PreparationSettings, load_prepared, prepare_cache
 from rl_core.data.validate import validate_files
 from rl_core.errors import DataError
 from schemas.receipts import ValidationReport
@@ -54,14 +54,16 @@ def test_policy_drop_counts_them_and_preparation_leaves_them_out(
     receipt = prepare_cache(
         [train],
         [held_out],
-        name="a",
+        PreparationSettings(
+            name="a",
+            tokenizer_id="tiny",
+            max_prompt_length=100,
+            cache_root=tmp_path / "cache",
+            memo_dir=tmp_path / "memo",
+            allowed_env_classes=allowed,
+            **policy,
+        ),
         tokenizer=tokenizer,
-        tokenizer_id="tiny",
-        max_prompt_length=100,
-        cache_root=tmp_path / "cache",
-        memo_dir=tmp_path / "memo",
-        allowed_env_classes=allowed,
-        **policy,
     )
     prompts = [item["prompt"][0]["content"] for item in load_prepared(Path(receipt.path) / "train.parquet")]
     assert prompts == ["1 1", "3 3"]
@@ -74,13 +76,15 @@ def test_preparation_alone_refuses_them_too(tmp_path: Path, jsonl, good_row, all
         prepare_cache(
             [path],
             [path],
-            name="a",
+            PreparationSettings(
+                name="a",
+                tokenizer_id="tiny",
+                max_prompt_length=100,
+                cache_root=tmp_path / "cache",
+                memo_dir=tmp_path / "memo",
+                allowed_env_classes=allowed,
+            ),
             tokenizer=tokenizer,
-            tokenizer_id="tiny",
-            max_prompt_length=100,
-            cache_root=tmp_path / "cache",
-            memo_dir=tmp_path / "memo",
-            allowed_env_classes=allowed,
         )
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from rl_core.data.picture_rows import PicturesSpec, materialise_pictures, planned_pictures
 from rl_core.data.pictures import COLOURS, GRID, SIDE, Scene, draw
-from rl_core.data.prepare import load_prepared, prepare_cache
+from rl_core.data.prepare import PreparationSettings, load_prepared, prepare_cache
 from rl_core.data.prompt_items import ItemMaker
 from rl_core.data.row_images import open_image, placed_images
 from rl_core.data.vision_dataset import VisionDataset
@@ -62,14 +62,16 @@ def test_pictures_in_a_recipe_are_a_published_vision_cache_that_training_opens(t
     receipt = prepare_cache(
         [parquet],
         [held_out],
+        PreparationSettings(
+            tokenizer_id="counting",
+            max_prompt_length=512,
+            name="pictures",
+            cache_root=tmp_path / "cache",
+            memo_dir=tmp_path / "memo",
+            default_env_class="geo3k",
+            allowed_env_classes={"geo3k": frozenset({"string"})},
+        ),
         tokenizer=Counting(),
-        tokenizer_id="counting",
-        max_prompt_length=512,
-        name="pictures",
-        cache_root=tmp_path / "cache",
-        memo_dir=tmp_path / "memo",
-        default_env_class="geo3k",
-        allowed_env_classes={"geo3k": frozenset({"string"})},
     )
     items = load_prepared(Path(receipt.path) / "train.parquet")
     assert len(items) == 8 and receipt.num_eval_rows == 4
