@@ -135,6 +135,12 @@ class BaseTextEnv:
             raise EnvError(f"{self.where}: reward_spec.ground_truth must be one of ({allowed}), got {value!r:.200}")
         return value
 
+    @property
+    def acceptable_answers(self) -> list[Any]:
+        """The ground truth as a list: each of its answers is right. Raises: EnvError as `ground_truth` does."""
+        truth = self.ground_truth
+        return list(truth) if isinstance(truth, list | tuple) else [truth]
+
     def row_value(self, *names: str) -> Any:
         """The first of these columns that the row has, beside or inside `extra_info`; None when it has none."""
         for place in (self.extras, self.extra_info):

@@ -39,8 +39,7 @@ class Geo3kEnv(BaseTextEnv):
     ) -> None:
         """Raises: EnvError when the row's ground truth is missing."""
         super().__init__(env_config, extras)
-        truth = self.ground_truth
-        self.truths = [str(value) for value in (truth if isinstance(truth, list | tuple) else [truth])]
+        self.truths = [str(answer) for answer in self.acceptable_answers]
         self._verifier = math_verifiers.lease(None)
         self._metrics: dict[str, float] = {}
 

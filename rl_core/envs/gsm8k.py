@@ -51,9 +51,9 @@ def read_truth(value: Any) -> Decimal:
 
 def read_truths(env: BaseTextEnv) -> list[Decimal]:
     """The accepted answers of an environment's row. Raises: EnvError when one of them is no number."""
-    truth = env.ground_truth
+    answers = env.acceptable_answers
     try:
-        return [read_truth(value) for value in (truth if isinstance(truth, list | tuple) else [truth])]
+        return [read_truth(answer) for answer in answers]
     except ValueError as error:
         raise EnvError(f"{env.where}: reward_spec.ground_truth must be a number: {error}") from error
 

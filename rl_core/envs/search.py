@@ -74,8 +74,7 @@ class SearchEnv(BaseTextEnv):
     ) -> None:
         """Raises: EnvError when the row's ground truth is missing."""
         super().__init__(env_config, extras)
-        truth = self.ground_truth
-        self.truths = [str(value) for value in (truth if isinstance(truth, list | tuple) else [truth])]
+        self.truths = [str(answer) for answer in self.acceptable_answers]
         self.init_tool_groups([self.config.tool_group()])
         self._metrics: dict[str, float] = {"searches": 0.0, "search_errors": 0.0}
 

@@ -140,15 +140,19 @@ def load_policy(source: str, config: ModelConfig) -> CausalLMPolicy:
     """The policy with float32 master weights. Raises: ModelError when the model cannot be loaded."""
     from transformers import AutoModelForCausalLM
 
+    return CausalLMPolicy(load_model(AutoModelForCausalLM, source, config, "causal language model"))
+
+
+def load_model(auto_class: Any, source: str, config: ModelConfig, what: str) -> Any:
+    """Float32 weights by one of transformers' auto classes. Raises: ModelError when they cannot be loaded."""
     name, _, revision = source.partition("@")
     try:
-        model = AutoModelForCausalLM.from_pretrained(
+        return auto_class.from_pretrained(
             name, revision=revision or None, dtype=torch.float32, attn_implementation=config.attention
         )
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
-        raise ModelError(f"model.path {config.path}: cannot be loaded as a causal language model: {reason}") from error
-    return CausalLMPolicy(model)
+        raise ModelError(f"model.path {config.path}: cannot be loaded as a {what}: {reason}") from error
 
 
 def blocks(policy: CausalLMPolicy) -> list[nn.Module]:

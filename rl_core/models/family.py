@@ -36,17 +36,9 @@ def load_policy(source: str, config: ModelConfig, processor: Any = None) -> Caus
 
 
 def _load_vlm(source: str, config: ModelConfig, processor: Any) -> VLMPolicy:
-    import torch
     from transformers import AutoModelForImageTextToText
 
-    name, _, revision = source.partition("@")
-    try:
-        model = AutoModelForImageTextToText.from_pretrained(
-            name, revision=revision or None, dtype=torch.float32, attn_implementation=config.attention
-        )
-    except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise ModelError(f"model.path {config.path}: cannot be loaded as a vision-language model: {reason}") from error
+    model = causal_lm.load_model(AutoModelForImageTextToText, source, config, "vision-language model")
     frozen = FROZEN_BY_DEFAULT if config.frozen is None else config.frozen
     known = model.config.model_type, model.config.image_token_id
     return VLMPolicy(model, frozen, _blank(processor, *known) if processor is not None else None)
