@@ -1,0 +1,127 @@
+"""What a family of flow-matching models is: only its differences. Rollout and replay are shared code.
+
+Shapes: B samples, C latent channels, F latent frames, H x W latent sides. A latent is [B, C, H, W] for pictures and
+[B, C, F, H, W] for videos, float32; a family that feeds its transformer tokens packs and unpacks them itself.
+Noise levels are sigma from 1 (noise) to 0 (clean), x_sigma = (1 - sigma) x_0 + sigma eps, and a velocity is eps - x_0,
+whatever a model's own convention is.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from rl_core.errors import ModelError
+from rl_core.registry import nearest
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+    from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Size:
+    """What is made, in pixels and frames."""
+
+    height: int
+    width: int
+    num_frames: int = 1
+
+
+@dataclass(frozen=True)
+class Condition:
+    """What the transformer is told of one prompt, encoded once for all its samples: tensors without a batch axis."""
+
+    tensors: Mapping[str, Tensor]
+
+
+class DiffusionFamily(ABC):
+    """Everything around the transformer that is trained: frozen encoders, VAE, and conventions.
+
+    Args: pipeline: a diffusers pipeline, its encoders and VAE frozen.
+    """
+
+    name: ClassVar[str]
+    """The family's name in messages and docs."""
+    pipelines: ClassVar[tuple[str, ...]]
+    """Pipeline classes, as `model_index.json` names them."""
+    lora_targets: ClassVar[list[str]]
+    """Linear layers that get an adapter unless a recipe names others."""
+    makes_video: ClassVar[bool] = False
+    takes_image: ClassVar[bool] = False
+    """Whether a prompt may come with one condition image (image-to-video, editing)."""
+
+    def __init__(self, pipeline: Any) -> None:
+        self.pipeline = pipeline
+
+    @property
+    def transformer(self) -> nn.Module:
+        """What is trained."""
+        return self.pipeline.transformer
+
+    @property
+    def config(self) -> Any:
+        """The transformer's settings."""
+        return self.pipeline.transformer.config
+
+    @property
+    def device(self) -> Any:
+        """Where the encoders and the VAE compute."""
+        return self.pipeline.vae.device
+
+    @property
+    def block_classes(self) -> tuple[str, ...]:
+        """Names of the classes that FSDP wraps one by one."""
+        return tuple(getattr(self.transformer, "_no_split_modules", None) or ())
+
+    @abstractmethod
+    def encode(self, prompts: Sequence[str], images: Sequence[Image | None], size: Size) -> list[Condition]:
+        """One condition per prompt, on the encoders' device. Raises: ModelError when an image is missing or too many.
+
+        The negative prompt of classifier-free guidance is encoded by the same call.
+        """
+
+    @abstractmethod
+    def latent_shape(self, size: Size) -> tuple[int, ...]:
+        """[C, H, W] or [C, F, H, W] of one sample. Raises: ModelError on a size the model cannot make."""
+
+    @abstractmethod
+    def velocity(
+        self, transformer: nn.Module, latents: Tensor, sigma_B: Tensor, conditions: Mapping[str, Tensor]
+    ) -> Tensor:
+        """eps - x_0 as the transformer predicts it, shaped like the latents, with gradient.
+
+        Args: sigma_B: [B]. conditions: the tensors of `encode`, batched [B, ...].
+        """
+
+    @abstractmethod
+    def decode(self, latents: Tensor) -> Tensor:
+        """Pictures [B, 3, height, width] or videos [B, frames, 3, height, width], in 0..1."""
+
+    def shift(self, size: Size) -> float:
+        """The shift of the noise schedule (`rl_core.sde.sigmas`) that the model was made with."""
+        return float(self.pipeline.scheduler.config.get("shift") or 1.0)
+
+    def batch(self, conditions: Sequence[Condition]) -> dict[str, Tensor]:
+        """Conditions of B samples as one; here tensors of one shape, stacked."""
+        import torch
+
+        return {name: torch.stack([one.tensors[name] for one in conditions]) for name in conditions[0].tensors}
+
+
+def family_classes() -> list[type[DiffusionFamily]]:
+    """All families, in order of name."""
+    from rl_core.models.diffusion.sd3 import SD3
+
+    return sorted([SD3], key=lambda cls: cls.name)
+
+
+def family_class(pipeline_class: str) -> type[DiffusionFamily]:
+    """The family of a pipeline class. Raises: ModelError naming the nearest known one."""
+    by_pipeline = {name: cls for cls in family_classes() for name in cls.pipelines}
+    if pipeline_class not in by_pipeline:
+        known = nearest(pipeline_class, sorted(by_pipeline))
+        raise ModelError(f"diffusion models of class {pipeline_class} are not supported{known}")
+    return by_pipeline[pipeline_class]

@@ -1,0 +1,70 @@
+"""Stable Diffusion 3 and 3.5 (arXiv 2403.03206)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from rl_core.errors import ModelError
+from rl_core.models.diffusion.base import Condition, DiffusionFamily, Size
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+    from torch import Tensor, nn
+
+TRAIN_TIMESTEPS = 1000
+"""The transformer counts noise levels from 0 to this."""
+
+
+class SD3(DiffusionFamily):
+    """Joint attention over text and picture tokens; the VAE is a picture's, with a shift and a scale."""
+
+    name: ClassVar[str] = "sd3"
+    pipelines: ClassVar[tuple[str, ...]] = ("StableDiffusion3Pipeline",)
+    lora_targets: ClassVar[list[str]] = [
+        *("attn.to_q", "attn.to_k", "attn.to_v", "attn.to_out.0"),
+        *("attn.add_q_proj", "attn.add_k_proj", "attn.add_v_proj", "attn.to_add_out"),
+    ]
+
+    def encode(self, prompts: Sequence[str], images: Sequence[Image | None], size: Size) -> list[Condition]:
+        """`prompt_embeds` [L, D] and `pooled` [D]."""
+        if any(image is not None for image in images):
+            raise ModelError("sd3 makes pictures from text alone; leave media_refs out")
+        pipeline: Any = self.pipeline
+        # Classifier-free guidance is the engine's, which encodes the negative prompt by itself.
+        embeds_BLD, _, pooled_BD, _ = pipeline.encode_prompt(
+            list(prompts), None, None, do_classifier_free_guidance=False, device=self.device
+        )
+        return [
+            Condition({"prompt_embeds": embeds, "pooled": pooled})
+            for embeds, pooled in zip(embeds_BLD, pooled_BD, strict=True)
+        ]
+
+    def latent_shape(self, size: Size) -> tuple[int, ...]:
+        """[C, H, W]."""
+        factor, config = self.pipeline.vae_scale_factor, self.config
+        multiple = factor * config.patch_size
+        if size.num_frames != 1 or size.height % multiple or size.width % multiple:
+            raise ModelError(
+                f"sd3 makes single pictures whose sides are multiples of {multiple} pixels, got {size.height} x "
+                f"{size.width}, {size.num_frames} frames"
+            )
+        return config.in_channels, size.height // factor, size.width // factor
+
+    def velocity(
+        self, transformer: nn.Module, latents: Tensor, sigma_B: Tensor, conditions: Mapping[str, Tensor]
+    ) -> Tensor:
+        """The transformer's output as it is: SD3 predicts eps - x_0."""
+        return transformer(
+            hidden_states=latents,
+            timestep=sigma_B * TRAIN_TIMESTEPS,
+            encoder_hidden_states=conditions["prompt_embeds"],
+            pooled_projections=conditions["pooled"],
+            return_dict=False,
+        )[0]
+
+    def decode(self, latents: Tensor) -> Tensor:
+        """[B, 3, height, width]."""
+        vae: Any = self.pipeline.vae
+        scaled = latents.to(vae.dtype) / vae.config.scaling_factor + vae.config.shift_factor
+        return (vae.decode(scaled, return_dict=False)[0].float() / 2 + 0.5).clamp(0, 1)
