@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import threading
@@ -23,6 +24,8 @@ def ray_cluster(address: str | None, num_devices: int, device_kind: str) -> Iter
     options: dict[str, Any] = {"num_cpus": max(num_devices, os.cpu_count() or 1)} if address is None else {}
     if device_kind == "cuda" and address is None:
         options["num_gpus"] = num_devices
+    # A private cluster's own token is no news to anyone.
+    logging.getLogger("ray._private.authentication.authentication_token_setup").setLevel(logging.ERROR)
     with _keep_signal_handlers():
         ray.init(
             address=address or "local",

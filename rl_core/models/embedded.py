@@ -89,8 +89,9 @@ def _dequantise(name: str, out: Path) -> None:
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     folder, filename = _gguf_source(name)
-    # The loader reports every dequantised tensor.
-    logging.getLogger("transformers.modeling_gguf_pytorch_utils").setLevel(logging.ERROR)
+    # The loaders report every dequantised tensor, and advise on running what is only copied here.
+    for module in ("modeling_gguf_pytorch_utils", "quantizers.quantizer_gguf"):
+        logging.getLogger(f"transformers.{module}").setLevel(logging.ERROR)
     quantised = AutoModelForCausalLM.from_pretrained(folder, gguf_file=filename, dtype=torch.bfloat16)
     config = AutoConfig.from_pretrained(folder, gguf_file=filename)
     # A model loaded from GGUF refuses save_pretrained, so the weights move into a fresh one.
