@@ -8,9 +8,11 @@ whatever a model's own convention is.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rl_core.errors import ModelError
@@ -28,6 +30,17 @@ class Size:
     height: int
     width: int
     num_frames: int = 1
+
+
+class ConditionImages(StrEnum):
+    """Whether prompts come with one condition image each."""
+
+    NONE = "none"
+    """No prompt does."""
+    OPTIONAL = "optional"
+    """All prompts of a batch do, or none."""
+    REQUIRED = "required"
+    """Every prompt does."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +63,10 @@ class DiffusionFamily(ABC):
     lora_targets: ClassVar[list[str]]
     """Linear layers that get an adapter unless a recipe names others."""
     makes_video: ClassVar[bool] = False
-    takes_image: ClassVar[bool] = False
-    """Whether a prompt may come with one condition image (image-to-video, editing)."""
+    token_side: ClassVar[int] = 2
+    """How many latent rows and columns one token of the transformer spans."""
+    padded: ClassVar[tuple[str, ...]] = ()
+    """Conditions [L, D] whose length L is the prompt's own; all others have one shape for all prompts."""
 
     def __init__(self, pipeline: Any) -> None:
         self.pipeline = pipeline
@@ -74,13 +89,26 @@ class DiffusionFamily(ABC):
     @property
     def block_classes(self) -> tuple[str, ...]:
         """Names of the classes that FSDP wraps one by one."""
-        return tuple(getattr(self.transformer, "_no_split_modules", None) or ())
+        return tuple(getattr(self.pipeline.transformer, "_no_split_modules", None) or ())
+
+    @property
+    def images(self) -> ConditionImages:
+        """Whether a prompt comes with a condition image (image-to-video, editing)."""
+        return ConditionImages.NONE
+
+    @property
+    def embedded_guidance(self) -> bool:
+        """Whether the transformer was distilled to read the guidance scale.
+
+        `velocity` then wants it as the condition `guidance`, [B]; there is no negative prompt and no second forward.
+        """
+        return False
 
     @abstractmethod
     def encode(self, prompts: Sequence[str], images: Sequence[Image | None], size: Size) -> list[Condition]:
         """One condition per prompt, on the encoders' device. Raises: ModelError when an image is missing or too many.
 
-        The negative prompt of classifier-free guidance is encoded by the same call.
+        The negative prompt of classifier-free guidance is encoded by the same call, with the prompt's image.
         """
 
     @abstractmethod
@@ -100,15 +128,51 @@ class DiffusionFamily(ABC):
     def decode(self, latents: Tensor) -> Tensor:
         """Pictures [B, 3, height, width] or videos [B, frames, 3, height, width], in 0..1."""
 
-    def shift(self, size: Size) -> float:
-        """The shift of the noise schedule (`rl_core.sde.sigmas`) that the model was made with."""
-        return float(self.pipeline.scheduler.config.get("shift") or 1.0)
+    def guide(self, positive: Tensor, negative: Tensor, scale: float) -> Tensor:
+        """Classifier-free guidance (arXiv 2207.12598): velocities with and without the prompt; scale 1 is the first."""
+        return negative + scale * (positive - negative)
+
+    def shift(self, size: Size, num_steps: int = 50) -> float:
+        """The shift of the noise schedule (`rl_core.sde.sigmas`) that the model was made with.
+
+        Args: num_steps: of the schedule; some models were made with less shift for more steps.
+        """
+        from rl_core.sde import dynamic_shift
+
+        config = self.pipeline.scheduler.config
+        if not config.get("use_dynamic_shifting"):
+            return float(config.get("shift") or config.get("flow_shift") or 1.0)
+        return dynamic_shift(
+            self.num_tokens(size),
+            base_tokens=config.get("base_image_seq_len", 256),
+            max_tokens=config.get("max_image_seq_len", 4096),
+            base_shift=config.get("base_shift", 0.5),
+            max_shift=config.get("max_shift", 1.15),
+            exponential=config.get("time_shift_type", "exponential") == "exponential",
+        )
+
+    def num_tokens(self, size: Size) -> int:
+        """How many tokens a sample is to the transformer, conditions apart."""
+        return math.prod(self.latent_shape(size)[1:]) // self.token_side**2
 
     def batch(self, conditions: Sequence[Condition]) -> dict[str, Tensor]:
-        """Conditions of B samples as one; here tensors of one shape, stacked."""
-        import torch
+        """Conditions of B samples as one: stacked, and those in `padded` with zeros behind and a mask `<name>_mask`.
 
-        return {name: torch.stack([one.tensors[name] for one in conditions]) for name in conditions[0].tensors}
+        Raises: ModelError when some samples have a condition image and others none.
+        """
+        import torch
+        from torch.nn.utils.rnn import pad_sequence
+
+        names = set(conditions[0].tensors)
+        if any(set(one.tensors) != names for one in conditions):
+            raise ModelError(f"{self.name}: either every prompt of a run has a condition image or none has; some do")
+        columns = {name: [one.tensors[name] for one in conditions] for name in conditions[0].tensors}
+        batched = {name: torch.stack(rows) for name, rows in columns.items() if name not in self.padded}
+        for name in self.padded:
+            batched[name] = pad_sequence(columns[name], batch_first=True)
+            whole = [torch.ones(len(row), dtype=torch.bool, device=row.device) for row in columns[name]]
+            batched[f"{name}_mask"] = pad_sequence(whole, batch_first=True)
+        return batched
 
 
 def family_classes() -> list[type[DiffusionFamily]]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rl_core.errors import ModelError
 from rl_core.models.diffusion.base import Condition, DiffusionFamily, Size
+from rl_core.models.diffusion.checks import check_images, check_sides, check_single_frame
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -28,8 +28,7 @@ class SD3(DiffusionFamily):
 
     def encode(self, prompts: Sequence[str], images: Sequence[Image | None], size: Size) -> list[Condition]:
         """`prompt_embeds` [L, D] and `pooled` [D]."""
-        if any(image is not None for image in images):
-            raise ModelError("sd3 makes pictures from text alone; leave media_refs out")
+        check_images(self.name, images, self.images)
         pipeline: Any = self.pipeline
         # Classifier-free guidance is the engine's, which encodes the negative prompt by itself.
         embeds_BLD, _, pooled_BD, _ = pipeline.encode_prompt(
@@ -43,12 +42,8 @@ class SD3(DiffusionFamily):
     def latent_shape(self, size: Size) -> tuple[int, ...]:
         """[C, H, W]."""
         factor, config = self.pipeline.vae_scale_factor, self.config
-        multiple = factor * config.patch_size
-        if size.num_frames != 1 or size.height % multiple or size.width % multiple:
-            raise ModelError(
-                f"sd3 makes single pictures whose sides are multiples of {multiple} pixels, got {size.height} x "
-                f"{size.width}, {size.num_frames} frames"
-            )
+        check_single_frame(self.name, size)
+        check_sides(self.name, size, factor * config.patch_size)
         return config.in_channels, size.height // factor, size.width // factor
 
     def velocity(

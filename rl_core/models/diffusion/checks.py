@@ -1,0 +1,48 @@
+"""What a family cannot make or is not told: errors that name the sizes and images that would be right."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rl_core.errors import ModelError
+from rl_core.models.diffusion.base import ConditionImages, Size
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+def check_sides(family: str, size: Size, multiple: int) -> None:
+    """Raises: ModelError unless both sides are multiples of so many pixels."""
+    for name, side in (("height", size.height), ("width", size.width)):
+        if side <= 0 or side % multiple:
+            below = side // multiple * multiple
+            near = f"{below} or {below + multiple}" if below > 0 else str(multiple)
+            raise ModelError(f"{family}: {name} {side} is not a multiple of {multiple} pixels; use {near}")
+
+
+def check_single_frame(family: str, size: Size) -> None:
+    """Raises: ModelError unless a picture is asked for."""
+    if size.num_frames != 1:
+        raise ModelError(f"{family} makes single pictures: num_frames is {size.num_frames} and must be 1")
+
+
+def check_frames(family: str, size: Size, stride: int) -> None:
+    """Raises: ModelError unless the first frame stands alone and each further latent frame holds `stride` others."""
+    if size.num_frames < 1 or (size.num_frames - 1) % stride:
+        below = max(size.num_frames - 1, 0) // stride * stride + 1
+        raise ModelError(
+            f"{family}: num_frames {size.num_frames} is not one more than a multiple of {stride}; "
+            f"use {below} or {below + stride}"
+        )
+
+
+def check_images(family: str, images: Sequence[Image | None], use: ConditionImages) -> None:
+    """Raises: ModelError at the first prompt with an image that is not taken, or without one that is needed."""
+    for row, image in enumerate(images):
+        if image is not None and use is ConditionImages.NONE:
+            raise ModelError(
+                f"{family}: prompt {row} has a condition image, but the model reads text alone; leave it out"
+            )
+        if image is None and use is ConditionImages.REQUIRED:
+            raise ModelError(f"{family}: prompt {row} has no condition image; the model needs one (media_refs)")
