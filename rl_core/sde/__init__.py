@@ -1,5 +1,6 @@
 """Sampling of flow models as a chain of actions: schedules, step kernels, which steps are stochastic, initial noise."""
 
+from rl_core.sde.actions import action_step, action_steps
 from rl_core.sde.config import Kernel, SdeConfig, StepsConfig, StepsKind
 from rl_core.sde.kernels import Step, cps_step, dance_step, euler_step, flow_step, gaussian_kl, gaussian_log_prob
 from rl_core.sde.noise import NoiseRecipe, initial_noise
@@ -14,6 +15,8 @@ __all__ = [
     "Step",
     "StepsConfig",
     "StepsKind",
+    "action_step",
+    "action_steps",
     "cps_step",
     "dance_step",
     "dpm2_step",

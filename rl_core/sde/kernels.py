@@ -11,11 +11,15 @@ Every kernel either draws the next sample from `generator` or, given `next_sampl
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor
+
+    Generators = Generator | Sequence[Generator] | None
+    """One for all rows, or one per row, so that a sample does not depend on those beside it."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,7 @@ def flow_step(
     *,
     eta: float,
     sigma_first: float | Tensor,
-    generator: Generator | None = None,
+    generator: Generators = None,
     next_sample: Tensor | None = None,
 ) -> Step:
     """Flow-GRPO (arXiv 2505.05470 eq. 9): a = eta sqrt(sigma / (1 - sigma)), infinite at sigma = 1, where sigma_first,
@@ -60,7 +64,7 @@ def dance_step(
     sigma_next: float | Tensor,
     *,
     eta: float,
-    generator: Generator | None = None,
+    generator: Generators = None,
     next_sample: Tensor | None = None,
 ) -> Step:
     """DanceGRPO (arXiv 2505.07818 eq. 8): `flow_step` with constant noise, a = eta."""
@@ -75,7 +79,7 @@ def cps_step(
     sigma_next: float | Tensor,
     *,
     eta: float,
-    generator: Generator | None = None,
+    generator: Generators = None,
     next_sample: Tensor | None = None,
 ) -> Step:
     """Coefficients-preserving sampling (arXiv 2509.05952): the sample's noise level is exactly sigma' after the step.
@@ -109,9 +113,8 @@ def gaussian_kl(mean: Tensor, other_mean: Tensor, std_B: Tensor) -> Tensor:
     return ((mean - other_mean) / _spread(std_B, mean)).square().flatten(1).mean(1) / 2
 
 
-def finish(mean: Tensor, std_B: Tensor, generator: Generator | None, next_sample: Tensor | None) -> Step:
+def finish(mean: Tensor, std_B: Tensor, generator: Generators, next_sample: Tensor | None) -> Step:
     """The step of that mean and std: drawn, or scored. Raises: ValueError when a deterministic one is to be scored."""
-    import torch
 
     deterministic = bool((std_B == 0).any())
     if next_sample is not None:
@@ -123,11 +126,19 @@ def finish(mean: Tensor, std_B: Tensor, generator: Generator | None, next_sample
     elif deterministic:
         return Step(mean, mean, std_B, None)
     else:
-        # Noise is drawn on the generator's own device, so that a seed gives one sample everywhere.
-        device = generator.device if generator is not None else mean.device
-        noise = torch.randn(mean.shape, generator=generator, dtype=torch.float32, device=device)
-        sample = (mean + _spread(std_B, mean) * noise.to(mean)).detach()
+        sample = (mean + _spread(std_B, mean) * _noise(mean, generator)).detach()
     return Step(sample, mean, std_B, gaussian_log_prob(sample, mean, std_B))
+
+
+def _noise(like: Tensor, generator: Generators) -> Tensor:
+    """Drawn on the generator's own device, so that a seed gives one sample everywhere."""
+    import torch
+
+    if isinstance(generator, Sequence):
+        rows = [torch.randn(like.shape[1:], generator=one, device=one.device) for one in generator]
+        return torch.stack(rows).to(like)
+    device = generator.device if generator is not None else like.device
+    return torch.randn(like.shape, generator=generator, dtype=torch.float32, device=device).to(like)
 
 
 def _sde_step(
@@ -136,7 +147,7 @@ def _sde_step(
     sigma_B: Tensor,
     next_B: Tensor,
     noise_B: Tensor,
-    generator: Generator | None,
+    generator: Generators,
     next_sample: Tensor | None,
 ) -> Step:
     """The SDE of noise a with the flow's marginals, one Euler-Maruyama step."""
