@@ -21,8 +21,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from rl_core.data.archives import ArchiveLimits, ImageCheck, extract, list_members
+from rl_core.data.archives import ArchiveLimits, extract, list_members
 from rl_core.data.picture_rows import ARCHIVE_TIME
+from rl_core.data.unpack import ImageCheck
 from rl_core.data.workers import num_cores, run_in_processes
 
 

@@ -2,31 +2,28 @@
 
 Members that are absolute, climb (`..`), are links or devices, are encrypted, or clash with another when case is folded
 are refused by name; number, total size and compression ratio are bounded. What an archive declares is checked before a
-byte is written, and extraction never writes more than was declared. Members are streamed on all cores.
+byte is written, and extraction (`rl_core.data.unpack`) never writes more than was declared, on all cores.
 """
 
-import hashlib
+import re
 import stat
 import unicodedata
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path, PurePosixPath
-from typing import IO
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from rl_core.data.unpack import DEFLATED, STORED, Extracted, Extraction, ImageCheck, Member, Packed
 from rl_core.data.workers import Advance, Runner
 from rl_core.errors import DataError
 
-CHUNK_BYTES = 1 << 20
 RATIO_FROM_BYTES = 2**20
 """Smaller members may compress as well as they like."""
-REPORT_EVERY = 256
 MAX_NAME_BYTES = 255
+_CONTROL = re.compile(r"[\x00-\x1f]")
 
 Place = Callable[[PurePosixPath], str | None]
 """Where below the target folder a member goes; None leaves it out."""
@@ -43,46 +40,6 @@ class ArchiveLimits(BaseModel):
     """Unpacked size of one archive."""
     max_ratio: float = Field(default=200.0, ge=1)
     """Unpacked to packed size, of the archive and of each member beyond a megabyte."""
-
-
-class ImageCheck(StrEnum):
-    """How closely an image is looked at while it is unpacked."""
-
-    NONE = "none"
-    """Not at all: the archive's checksum alone."""
-    STRUCTURE = "structure"
-    """Header, size, checksums where the format has them, and the end of the file; nothing is decoded."""
-    DECODE = "decode"
-    """Every pixel is decoded: about five times the time of unpacking."""
-
-
-@dataclass(frozen=True)
-class Member:
-    """A file of an archive and where it goes."""
-
-    name: str
-    target: str
-    num_bytes: int
-
-
-@dataclass(frozen=True)
-class Extraction:
-    """A share of an archive: one worker's job."""
-
-    archive: str
-    folder: str
-    members: list[Member]
-    check: ImageCheck
-
-
-@dataclass(frozen=True)
-class Extracted:
-    """What came out of an archive."""
-
-    digests: dict[str, str]
-    """Path below the folder -> sha256."""
-    bad_images: dict[str, str]
-    """Path below the folder -> why it is no readable image."""
 
 
 @contextmanager
@@ -114,7 +71,8 @@ def list_members(path: Path, limits: ArchiveLimits, place: Place) -> list[Member
             parts = _checked_parts(path, info)
             target = place(parts)
             if target is not None:
-                members.append(Member(info.filename, target, info.file_size))
+                packed = Packed(info.header_offset, info.compress_size, info.compress_type, info.CRC)
+                members.append(Member(info.filename, target, info.file_size, packed))
     refuse_clashes(members, str(path))
     return members
 
@@ -140,8 +98,10 @@ def refuse_clashes(members: Sequence[Member], where: str) -> None:
                 f"{where}: members {taken[key].name!r} and {member.name!r} clash: one would replace the other"
             )
         taken[key] = member
-        for parent in PurePosixPath(key).parents:
-            folders.setdefault(str(parent), member)
+        parent = key.rpartition("/")[0]
+        while parent and parent not in folders:
+            folders[parent] = member
+            parent = parent.rpartition("/")[0]
     for key in taken.keys() & folders.keys():
         raise DataError(f"{where}: members {taken[key].name!r} and {folders[key].name!r} clash: a file and a folder")
 
@@ -161,65 +121,13 @@ def extract(
     Args: path: the archive, or the folder in which the members lie unpacked. advance: is told the number of files
     unpacked. Raises: DataError for a damaged archive; OSError.
     """
-    for parent in sorted({str(PurePosixPath(member.target).parent) for member in members}):
+    for parent in sorted({member.target.rpartition("/")[0] for member in members}):
         (folder / parent).mkdir(parents=True, exist_ok=True)
     shares = _shares(members, num_workers)
     jobs = [Extraction(str(path.resolve()), str(folder), share, check) for share in shares]
-    results: list[Extracted] = run("rl_core.data.archives:extract_share", jobs, advance)
+    results: list[Extracted] = run("rl_core.data.unpack:unpack_share", jobs, advance)
     digests = {target: digest for result in results for target, digest in result.digests.items()}
     return Extracted(digests, {k: v for result in results for k, v in result.bad_images.items()})
-
-
-def extract_share(job: Extraction, advance: Advance) -> Extracted:
-    """Unpack one share of an archive: one pass over each member for writing, digest and image check."""
-    from rl_core.data.image_check import image_problem
-
-    folder, digests, bad, unreported = Path(job.folder), {}, {}, 0
-    with _opener(Path(job.archive)) as open_member:
-        for member in job.members:
-            with open_member(member.name) as source:
-                content = _copy(source, folder / member.target)
-            digests[member.target] = content.digest
-            if job.check is not ImageCheck.NONE:
-                problem = image_problem(content.head_or_all or folder / member.target, decode=job.check == "decode")
-                if problem is not None:
-                    bad[member.target] = problem
-            unreported += 1
-            if unreported == REPORT_EVERY:
-                advance(unreported)
-                unreported = 0
-    advance(unreported)
-    return Extracted(digests, bad)
-
-
-@dataclass(frozen=True)
-class _Content:
-    digest: str
-    head_or_all: bytes | None
-    """The whole file when it came in one piece; larger ones are read again from disk."""
-
-
-@contextmanager
-def _opener(path: Path) -> Iterator[Callable[[str], IO[bytes]]]:
-    """What opens a member of an archive, or of a folder."""
-    if path.is_dir():
-        yield lambda name: (path / name).open("rb")
-        return
-    with open_archive(path) as archive:
-        yield archive.open
-
-
-def _copy(source: IO[bytes], target: Path) -> _Content:
-    with target.open("xb") as file:
-        content = source.read(CHUNK_BYTES)
-        file.write(content)
-        digest = hashlib.sha256(content)
-        whole: bytes | None = content
-        while more := source.read(CHUNK_BYTES):
-            file.write(more)
-            digest.update(more)
-            whole = None
-    return _Content(digest.hexdigest(), whole)
 
 
 def _shares(members: Sequence[Member], num_shares: int) -> list[list[Member]]:
@@ -267,14 +175,16 @@ def _checked_parts(path: Path, info: zipfile.ZipInfo) -> PurePosixPath:
         reason = "is a link" if kind == stat.S_IFLNK else "is not an ordinary file"
     elif info.flag_bits & 1:
         reason = "is encrypted"
-    elif any(ord(char) < 32 for char in name) or not parts.parts:
+    elif info.filename != info.orig_filename or _CONTROL.search(name) or not parts.parts:
         reason = "has no usable name"
-    elif any(len(part.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES for part in parts.parts):
+    elif any(len(part.encode()) > MAX_NAME_BYTES for part in parts.parts):
         reason = f"has a name of more than {MAX_NAME_BYTES} bytes"
+    elif info.compress_type not in (STORED, DEFLATED):
+        reason = f"is packed by method {info.compress_type}, not by deflate ({DEFLATED}) or as it is ({STORED})"
     if reason is not None:
         raise DataError(f"{path}: member {info.filename!r} {reason}; the archive is refused")
     return parts
 
 
 def _folded(target: str) -> str:
-    return unicodedata.normalize("NFC", target).casefold()
+    return target.lower() if target.isascii() else unicodedata.normalize("NFC", target).casefold()

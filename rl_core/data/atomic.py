@@ -7,6 +7,7 @@ import os
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
@@ -43,7 +44,7 @@ def sync_path(path: Path) -> None:
 
 def sync_tree(folder: Path) -> None:
     """Flush everything below a folder to disk."""
-    paths = [folder, *folder.rglob("*")]
+    paths = [folder, *islice(folder.rglob("*"), SYNC_ONE_BY_ONE)]
     if len(paths) <= SYNC_ONE_BY_ONE:
         for path in paths:
             sync_path(path)

@@ -4,6 +4,8 @@ import io
 import warnings
 from pathlib import Path
 
+from rl_core.data.image_structure import plain_image_size
+
 MAX_PIXELS = 64_000_000
 
 
@@ -12,9 +14,16 @@ def image_problem(source: bytes | Path, *, decode: bool) -> str | None:
 
     Args: decode: look at every pixel; otherwise at header, size, checksums (PNG) and the end of the file (JPEG).
     """
+    content = source if isinstance(source, bytes) else source.read_bytes()
+    if not decode and (size := plain_image_size(content)) and size[0] * size[1] <= MAX_PIXELS:
+        return None
+    return _problem(content, decode)
+
+
+def _problem(content: bytes, decode: bool) -> str | None:
+    """PIL's word on it."""
     from PIL import Image
 
-    content = source if isinstance(source, bytes) else source.read_bytes()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)

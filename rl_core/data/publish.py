@@ -7,10 +7,11 @@ the same bytes.
 """
 
 import json
+import os
 import re
 import shutil
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -95,7 +96,7 @@ def damaged_file(folder: Path | str, sentinel: Sentinel, memo: Path | None = Non
     fresh: dict[str, list[int]] = {}
     for name, digest in sentinel.files.items():
         try:
-            fresh[name] = _stat_key(root / name)
+            fresh[name] = _stat_key(f"{root}/{name}")
             if known.get(f"{digest} {name}") != fresh[name] and sha256_file(root / name) != digest:
                 return name
         except OSError:
@@ -143,7 +144,8 @@ def publish(
             draft = Sentinel(run_hash=run_hash, parts=dict(parts or {}), counts={}, files={})
             sentinel = _build_and_rename(target, build, check, sentinel_name, draft)
             if memo is not None:
-                _write_memo(memo, {f"{d} {name}": _stat_key(target / name) for name, d in sentinel.files.items()})
+                values = {f"{d} {name}": _stat_key(f"{target}/{name}") for name, d in sentinel.files.items()}
+                _write_memo(memo, values)
             return sentinel, False
     except OSError as error:
         raise storage_error(error.filename or target, error) from error
@@ -168,8 +170,7 @@ def _build_and_rename(
         built = build(work)
         if check is not None:
             check(work, built)
-        files = {path.relative_to(work).as_posix(): path for path in sorted(work.rglob("*")) if path.is_file()}
-        digests = {name: built.digests.get(name) or sha256_file(path) for name, path in files.items()}
+        digests = {name: built.digests.get(name) or sha256_file(work / name) for name in sorted(_files_below(work))}
         sync_tree(work)
         if target.exists():
             target.rename(work.with_name(work.name.replace(".build-", ".old-", 1)))
@@ -200,8 +201,15 @@ def _remove_leftovers(target: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _stat_key(path: Path) -> list[int]:
-    stat = path.stat()
+def _files_below(folder: Path) -> Iterator[str]:
+    """Paths relative to `folder`, with `/` between their parts."""
+    for place, _, names in os.walk(folder):
+        start = "" if place == str(folder) else f"{os.path.relpath(place, folder)}/"
+        yield from (start + name for name in names)
+
+
+def _stat_key(path: str) -> list[int]:
+    stat = os.stat(path)
     return [stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns]
 
 

@@ -6,10 +6,11 @@ message; there is one image.
 """
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rl_core.data.parquet_files import read_parquet
@@ -88,14 +89,14 @@ def cache_path(path: str) -> str:
 
     Raises: RowRefused when it climbs.
     """
-    parts = [part for part in PurePosixPath(path.replace("\\", "/")).parts if part not in ("/", ".")]
+    parts = [part for part in path.replace("\\", "/").split("/") if part not in ("", ".")]
     if ".." in parts or not parts:
         expected = "a path below images/"
         raise RowRefused(
             Refusal.INVALID_IMAGE_FIELD, f"field images: path {path!r} climbs or is empty; expected {expected}"
         )
     below = parts[parts.index("images") + 1 :] if "images" in parts else parts
-    return PurePosixPath(IMAGES, *below).as_posix()
+    return "/".join((IMAGES, *below))
 
 
 class VisionDataset:
@@ -163,7 +164,7 @@ def _check_image(row: VisionRow, root: Path, bad_images: Mapping[str, str]) -> N
 
     if isinstance(row.image, bytes):
         problem = image_problem(row.image, decode=False)
-    elif not (root / row.image).is_file():
+    elif not os.path.isfile(f"{root}/{row.image}"):
         raise RowRefused(Refusal.MISSING_IMAGE_FILE, f"field images: no file {row.image}; expected it in images.zip")
     else:
         problem = bad_images.get(row.image)

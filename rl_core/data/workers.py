@@ -5,6 +5,7 @@ file, and the kernel ends it with the process that started it.
 """
 
 import ctypes
+import importlib
 import os
 import pickle
 import signal
@@ -17,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from rl_core.errors import WorkerDied
-from rl_core.registry import import_target
 
 Advance = Callable[[int], None]
 """Told how many units of work were done since the last call."""
@@ -38,8 +38,14 @@ def num_cores() -> int:
 
 def run_here(function: str, jobs: Sequence[Any], advance: Advance) -> list[Any]:
     """One job after the other in this process: for work too small to share."""
-    call: Any = import_target(function)
+    call = named_function(function)
     return [call(job, advance) for job in jobs]
+
+
+def named_function(function: str) -> Callable[[Any, Advance], Any]:
+    """The function named `pkg.module:function`."""
+    module, _, name = function.partition(":")
+    return getattr(importlib.import_module(module), name)
 
 
 def run_in_processes(function: str, jobs: Sequence[Any], advance: Advance) -> list[Any]:
@@ -131,7 +137,7 @@ def _serve(parent: int) -> None:
         answers.flush()
 
     function, job = pickle.load(sys.stdin.buffer)
-    call: Any = import_target(function)
+    call = named_function(function)
     try:
         send("result", call(job, lambda count: send("advance", count)))
     except Exception as error:  # raised again by the caller

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rl_core.data.workers import Advance, Runner
-from rl_core.registry import import_target
+from rl_core.data.workers import Advance, Runner, named_function
 
 
 def cluster_runner(address: str) -> Runner:
@@ -59,7 +58,7 @@ class _RunJob:
         def count(number: int) -> None:
             done[0] += number
 
-        call: Any = import_target(self.function)
+        call = named_function(self.function)
         try:
             outcome = (False, call(self.jobs[int(row["id"])], count), done[0])
         except Exception as error:  # raised again by the driver

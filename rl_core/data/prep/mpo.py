@@ -11,22 +11,14 @@ from typing import Any
 
 from pydantic import Field
 
-from rl_core.data.archives import (
-    ArchiveLimits,
-    Extracted,
-    ImageCheck,
-    Member,
-    extract,
-    folder_members,
-    list_members,
-    refuse_clashes,
-)
+from rl_core.data.archives import ArchiveLimits, extract, folder_members, list_members, refuse_clashes
 from rl_core.data.preference_dataset import META, SENTINEL, read_meta, row_offsets
 from rl_core.data.prep import stages
 from rl_core.data.prep.annotations import Subset, find_annotations, name_annotations
 from rl_core.data.prep.base import Context, Stage, StageConfig, Tally, refuse_disagreement, write_json, write_preview
 from rl_core.data.publish import Built
 from rl_core.data.raw_dir import content_files
+from rl_core.data.unpack import Extracted, ImageCheck, Member
 from rl_core.errors import DataError
 
 FOLDER = "MMPR-v1.2"
@@ -215,4 +207,4 @@ def _place(name: PurePosixPath) -> str | None:
     if name.parts[0] == "__MACOSX" or name.name.startswith(".") or name.suffix.lower() in (".json", ".jsonl"):
         return None
     below = name.parts[name.parts.index("images") + 1 :] if "images" in name.parts[:-1] else name.parts
-    return PurePosixPath(IMAGES, *below).as_posix()
+    return "/".join((IMAGES, *below))

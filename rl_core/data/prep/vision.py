@@ -10,10 +10,11 @@ from pathlib import Path, PurePosixPath
 
 from pydantic import Field
 
-from rl_core.data.archives import ArchiveLimits, ImageCheck, extract, list_members
+from rl_core.data.archives import ArchiveLimits, extract, list_members
 from rl_core.data.prep import stages
 from rl_core.data.prep.base import Context, Stage, StageConfig, Tally, refuse_disagreement, write_json, write_preview
 from rl_core.data.publish import Built
+from rl_core.data.unpack import ImageCheck
 from rl_core.data.vision_dataset import (
     IMAGES,
     PARQUET,
@@ -96,4 +97,4 @@ def _place(name: PurePosixPath) -> str | None:
     if name.parts[0] == "__MACOSX" or name.name.startswith("."):
         return None
     below = name.parts[name.parts.index("images") + 1 :] if "images" in name.parts[:-1] else name.parts
-    return PurePosixPath(IMAGES, *below).as_posix()
+    return "/".join((IMAGES, *below))

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from rl_core.data.archives import ArchiveLimits, ImageCheck, extract, list_members
+from rl_core.data.archives import ArchiveLimits, extract, list_members
 from rl_core.data.picture_rows import ARCHIVE_TIME
+from rl_core.data.unpack import ImageCheck
 from rl_core.data.workers import run_here, run_in_processes
 from rl_core.errors import DataError
 
