@@ -177,7 +177,7 @@ def _checked_parts(path: Path, info: zipfile.ZipInfo) -> PurePosixPath:
         reason = "is encrypted"
     elif info.filename != info.orig_filename or _CONTROL.search(name) or not parts.parts:
         reason = "has no usable name"
-    elif any(len(part.encode()) > MAX_NAME_BYTES for part in parts.parts):
+    elif len(name.encode()) > MAX_NAME_BYTES and any(len(part.encode()) > MAX_NAME_BYTES for part in parts.parts):
         reason = f"has a name of more than {MAX_NAME_BYTES} bytes"
     elif info.compress_type not in (STORED, DEFLATED):
         reason = f"is packed by method {info.compress_type}, not by deflate ({DEFLATED}) or as it is ({STORED})"

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 MAX_BATCH_BYTES = 32 * 2**20
 MAX_BATCH_ROWS = 32768
 MIN_BATCH_ROWS = 16
+_LEAVES = {str, int, float, bool, bytes}
 
 
 def read_parquet(file: Path, _prompt_key: str, on_bad_line: OnBadLine) -> Iterator[RawValue]:
@@ -69,7 +70,11 @@ def batch_values(batch: "pa.RecordBatch", first_number: int, file: Path, on_bad_
 def without_nulls(value: Any) -> Any:
     """`value` without the keys that hold None, and with whole decimals (wide integers in Arrow) as integers."""
     if isinstance(value, dict):
-        return {key: without_nulls(item) for key, item in value.items() if item is not None}
+        return {
+            key: item if type(item) in _LEAVES else without_nulls(item)
+            for key, item in value.items()
+            if item is not None
+        }
     if isinstance(value, list):
         return [without_nulls(item) for item in value]
     if isinstance(value, Decimal) and value.is_finite() and value == value.to_integral_value():
