@@ -12,10 +12,10 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rl_core.errors import ModelError
+from rl_core.models.diffusion.condition_images import ConditionImages
 from rl_core.registry import nearest
 
 if TYPE_CHECKING:
@@ -30,17 +30,6 @@ class Size:
     height: int
     width: int
     num_frames: int = 1
-
-
-class ConditionImages(StrEnum):
-    """Whether prompts come with one condition image each."""
-
-    NONE = "none"
-    """No prompt does."""
-    OPTIONAL = "optional"
-    """All prompts of a batch do, or none."""
-    REQUIRED = "required"
-    """Every prompt does."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +81,7 @@ class DiffusionFamily(ABC):
         return tuple(getattr(self.pipeline.transformer, "_no_split_modules", None) or ())
 
     @property
-    def images(self) -> ConditionImages:
+    def condition_images(self) -> ConditionImages:
         """Whether a prompt comes with a condition image (image-to-video, editing)."""
         return ConditionImages.NONE
 
@@ -177,9 +166,14 @@ class DiffusionFamily(ABC):
 
 def family_classes() -> list[type[DiffusionFamily]]:
     """All families, in order of name."""
+    from rl_core.models.diffusion.flux2 import Flux2
+    from rl_core.models.diffusion.hunyuan_video import HunyuanVideo
+    from rl_core.models.diffusion.qwen_image import QwenImage
     from rl_core.models.diffusion.sd3 import SD3
+    from rl_core.models.diffusion.wan import Wan
+    from rl_core.models.diffusion.z_image import ZImage
 
-    return sorted([SD3], key=lambda cls: cls.name)
+    return sorted([Flux2, HunyuanVideo, QwenImage, SD3, Wan, ZImage], key=lambda cls: cls.name)
 
 
 def family_class(pipeline_class: str) -> type[DiffusionFamily]:

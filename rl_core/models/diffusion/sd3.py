@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rl_core.models.diffusion.base import Condition, DiffusionFamily, Size
-from rl_core.models.diffusion.checks import check_images, check_sides, check_single_frame
+from rl_core.models.diffusion.condition_images import check_images
+from rl_core.models.diffusion.sizes import check_sides, check_single_frame
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -28,7 +29,7 @@ class SD3(DiffusionFamily):
 
     def encode(self, prompts: Sequence[str], images: Sequence[Image | None], size: Size) -> list[Condition]:
         """`prompt_embeds` [L, D] and `pooled` [D]."""
-        check_images(self.name, images, self.images)
+        check_images(self.name, images, self.condition_images)
         pipeline: Any = self.pipeline
         # Classifier-free guidance is the engine's, which encodes the negative prompt by itself.
         embeds_BLD, _, pooled_BD, _ = pipeline.encode_prompt(

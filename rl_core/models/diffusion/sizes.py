@@ -1,15 +1,9 @@
-"""What a family cannot make or is not told: errors that name the sizes and images that would be right."""
+"""Which sizes a family can make: errors that name the nearest right ones."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
 from rl_core.errors import ModelError
-from rl_core.models.diffusion.base import ConditionImages, Size
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
+from rl_core.models.diffusion.base import Size
 
 
 def check_sides(family: str, size: Size, multiple: int) -> None:
@@ -35,14 +29,3 @@ def check_frames(family: str, size: Size, stride: int) -> None:
             f"{family}: num_frames {size.num_frames} is not one more than a multiple of {stride}; "
             f"use {below} or {below + stride}"
         )
-
-
-def check_images(family: str, images: Sequence[Image | None], use: ConditionImages) -> None:
-    """Raises: ModelError at the first prompt with an image that is not taken, or without one that is needed."""
-    for row, image in enumerate(images):
-        if image is not None and use is ConditionImages.NONE:
-            raise ModelError(
-                f"{family}: prompt {row} has a condition image, but the model reads text alone; leave it out"
-            )
-        if image is None and use is ConditionImages.REQUIRED:
-            raise ModelError(f"{family}: prompt {row} has no condition image; the model needs one (media_refs)")

@@ -1,0 +1,160 @@
+"""Wan 2.1 and 2.2, text- and image-to-video (arXiv 2503.20314)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from rl_core.models.diffusion.base import Condition, DiffusionFamily, Size
+from rl_core.models.diffusion.condition_images import ConditionImages, check_images, fitted
+from rl_core.models.diffusion.latents import unstandardised
+from rl_core.models.diffusion.sizes import check_frames, check_sides
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+    from torch import Tensor, nn
+
+TRAIN_TIMESTEPS = 1000
+"""The transformer counts noise levels from 0 to this."""
+TEXT_TOKENS = 512
+"""Prompts are padded with zeros to so many, which the cross-attention sees; image-to-video counts on it."""
+
+
+class Wan(DiffusionFamily):
+    """Cross-attention to the prompt; a three-dimensional causal VAE, whose first frame stands alone.
+
+    Image-to-video comes in two forms. In most models further latent channels hold the first frame and say which
+    frames are given, and in 2.1 the attention also reads CLIP's view of it. In 2.2's small model
+    (`expand_timesteps`) the first latent frame is the given one, at noise level 0: the velocity there is the one that
+    leads from the sample straight to it, whatever the transformer says.
+
+    Wan 2.2's two experts, for high and low noise, are trained as one module (`rl_core.models.diffusion.experts`).
+    """
+
+    name: ClassVar[str] = "wan"
+    pipelines: ClassVar[tuple[str, ...]] = ("WanPipeline", "WanImageToVideoPipeline")
+    lora_targets: ClassVar[list[str]] = [
+        *("attn1.to_q", "attn1.to_k", "attn1.to_v", "attn1.to_out.0"),
+        *("attn2.to_q", "attn2.to_k", "attn2.to_v", "attn2.to_out.0"),
+    ]
+    makes_video: ClassVar[bool] = True
+
+    def __init__(self, pipeline: Any) -> None:
+        super().__init__(pipeline)
+        self._transformer = pipeline.transformer
+        if pipeline.transformer_2 is not None:
+            from rl_core.models.diffusion.experts import Experts
+
+            boundary = pipeline.config.boundary_ratio * TRAIN_TIMESTEPS
+            self._transformer = Experts(pipeline.transformer, pipeline.transformer_2, boundary)
+
+    @property
+    def transformer(self) -> nn.Module:
+        """The transformer, or both experts."""
+        return self._transformer
+
+    @property
+    def condition_images(self) -> ConditionImages:
+        """By the pipeline."""
+        animates = type(self.pipeline).__name__ == "WanImageToVideoPipeline"
+        return ConditionImages.REQUIRED if animates else ConditionImages.NONE
+
+    def encode(self, prompts: Sequence[str], images: Sequence[Image | None], size: Size) -> list[Condition]:
+        """`prompt_embeds` [L, D] and, of a condition image, `first_frame` and in 2.1 `image_embeds` [L', D'].
+
+        `first_frame` is [C', F, H, W], the further channels, or with `expand_timesteps` the frame itself, [C, 1, H, W].
+        """
+        check_images(self.name, images, self.condition_images)
+        embeds_BLD, _ = self.pipeline.encode_prompt(
+            list(prompts), do_classifier_free_guidance=False, max_sequence_length=TEXT_TOKENS, device=self.device
+        )
+        conditions = []
+        for embeds_LD, image in zip(embeds_BLD, images, strict=True):
+            picture = {} if image is None else self._encode_image(image, size)
+            conditions.append(Condition({"prompt_embeds": embeds_LD, **picture}))
+        return conditions
+
+    def _encode_image(self, image: Image, size: Size) -> dict[str, Tensor]:
+        import torch
+
+        pipeline: Any = self.pipeline
+        pixels = pipeline.video_processor.preprocess(fitted(image, size.width, size.height)).to(self.device)
+        unused = torch.zeros(1, device=self.device)
+        encoded = {
+            "first_frame": pipeline.prepare_latents(
+                pixels,
+                batch_size=1,
+                num_channels_latents=pipeline.vae.config.z_dim,
+                height=size.height,
+                width=size.width,
+                num_frames=size.num_frames,
+                dtype=torch.float32,
+                device=self.device,
+                latents=unused,
+            )[1][0]
+        }
+        if self.config.image_dim is not None:
+            encoded["image_embeds"] = pipeline.encode_image(image, self.device)[0]
+        return encoded
+
+    def latent_shape(self, size: Size) -> tuple[int, ...]:
+        """[C, F, H, W]."""
+        sides, frames = self.pipeline.vae_scale_factor_spatial, self.pipeline.vae_scale_factor_temporal
+        check_frames(self.name, size, frames)
+        check_sides(self.name, size, sides * self.token_side)
+        return (
+            self.pipeline.vae.config.z_dim,
+            (size.num_frames - 1) // frames + 1,
+            size.height // sides,
+            size.width // sides,
+        )
+
+    def velocity(
+        self, transformer: nn.Module, latents: Tensor, sigma_B: Tensor, conditions: Mapping[str, Tensor]
+    ) -> Tensor:
+        """The transformer's output as it is: eps - x_0."""
+        import torch
+
+        first_frame = conditions.get("first_frame")
+        if first_frame is not None and self.pipeline.config.expand_timesteps:
+            return self._onwards(transformer, latents, sigma_B, first_frame, conditions)
+        inputs = latents if first_frame is None else torch.cat([latents, first_frame], dim=1)
+        return self._predicted(transformer, inputs, sigma_B * TRAIN_TIMESTEPS, conditions)
+
+    def _onwards(
+        self,
+        transformer: nn.Module,
+        latents: Tensor,
+        sigma_B: Tensor,
+        first_frame: Tensor,
+        conditions: Mapping[str, Tensor],
+    ) -> Tensor:
+        """The velocity from a given first latent frame on, [B, C, F, H, W]."""
+        import torch
+
+        batch, _, frames, height, width = latents.shape
+        level_BF = (sigma_B * TRAIN_TIMESTEPS).unsqueeze(1).repeat(1, frames)
+        level_BF[:, 0] = 0
+        timesteps = level_BF.repeat_interleave(height * width // self.token_side**2, dim=1)
+        inputs = torch.cat([first_frame.to(latents), latents[:, :, 1:]], dim=2)
+        predicted = self._predicted(transformer, inputs, timesteps, conditions)
+        straight = (latents[:, :, :1] - first_frame) / sigma_B.view(batch, 1, 1, 1, 1)
+        return torch.cat([straight.to(predicted), predicted[:, :, 1:]], dim=2)
+
+    def _predicted(
+        self, transformer: nn.Module, inputs: Tensor, timesteps: Tensor, conditions: Mapping[str, Tensor]
+    ) -> Tensor:
+        seen = {"encoder_hidden_states_image": conditions["image_embeds"]} if "image_embeds" in conditions else {}
+        return transformer(
+            hidden_states=inputs,
+            timestep=timesteps,
+            encoder_hidden_states=conditions["prompt_embeds"],
+            return_dict=False,
+            **seen,
+        )[0]
+
+    def decode(self, latents: Tensor) -> Tensor:
+        """[B, frames, 3, height, width]."""
+        vae: Any = self.pipeline.vae
+        video = vae.decode(unstandardised(latents, vae.config).to(vae.dtype), return_dict=False)[0]
+        return (video.float().transpose(1, 2) / 2 + 0.5).clamp(0, 1)
