@@ -101,6 +101,46 @@ def test_mpo_by_hand():
     assert (numbers["reward_margin"], numbers["reward_accuracy"]) == (pytest.approx(2.0), 1.0)
 
 
+HAND_WORKED = [
+    # (r_c, r_r) of the pair on each of two ranks; delta before; preference and quality loss of both; delta after.
+    # Step 1: 0.8 sp(-2) = 0.8 * 0.126928; 0.2 (2 sp(-1) + sp(-2) + sp(0)) / 2 with sp(x) = log(1 + e^x); mean 1/2.
+    (((1.0, -1.0), (2.0, 0.0)), 0.0, 0.101542, 0.144660, 0.25),
+    # Step 2: 0.8 (sp(0) + sp(-2)) / 2; 0.2 (sp(-0.75) + sp(0.75) + sp(0.25) + sp(-2.25)) / 2; mean 0.
+    (((1.0, 1.0), (0.0, -2.0)), 0.25, 0.328030, 0.244989, 0.125),
+    # Step 3: the same margins; 0.2 (sp(-2.875) + sp(0.875) + sp(0.125) + sp(-0.125)) / 2; mean 1.
+    (((3.0, 1.0), (0.0, 0.0)), 0.125, 0.328030, 0.266852, 0.5625),
+]
+
+
+def test_loss_parts_and_delta_of_mpo_by_hand_over_three_steps_and_two_ranks():
+    driver, ranks = build("mpo", reward_decay=0.5), [build("mpo"), build("mpo")]
+    for rewards, before, preference_loss, quality_loss, after in HAND_WORKED:
+        assert [rank.state_dict() for rank in ranks] == [{"delta": pytest.approx(before)}] * 2
+        measured = [
+            run(rank, one_pair(*pair), Denominators(4, 4, 1))[1] for rank, pair in zip(ranks, rewards, strict=True)
+        ]
+        step = to_floats(merge_all(measured))
+        assert step["preference_loss"] == pytest.approx(preference_loss, abs=2e-6)
+        assert step["quality_loss"] == pytest.approx(quality_loss, abs=2e-6)
+        assert step["generation_loss"] == pytest.approx(1.0)
+        driver.observe(step, num_rows=4)
+        assert driver.state_dict() == {"delta": pytest.approx(after)}
+        for rank in ranks:
+            rank.load_state_dict(driver.state_dict())
+
+
+def one_pair(chosen_reward: float, rejected_reward: float) -> dict[str, Tensor]:
+    """Answers of one token with these rewards at beta 0.1; the chosen one has log-probability -1."""
+    log_probs_BT = torch.tensor([[-1.0], [-2.0]])
+    return {
+        "log_probs_BT": log_probs_BT,
+        "old_log_probs_BT": log_probs_BT,
+        "ref_log_probs_BT": log_probs_BT - 10 * torch.tensor([[chosen_reward], [rejected_reward]]),
+        "advantages_BT": torch.tensor([[1.0], [-1.0]]),
+        "mask_BT": torch.ones(2, 1),
+    }
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_splits_of_pairs_padding_and_poison_do_not_matter(name: str):
     algorithm, data = preference(name), pairs(seed=1)
