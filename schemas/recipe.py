@@ -26,6 +26,8 @@ class Domain(StrEnum):
     """Tokens of a vision-language model, whose prompts show pictures."""
     PREFERENCE = "preference"
     """Nothing is sampled: rows hold a better and a worse answer each."""
+    DIFFUSION = "diffusion"
+    """Pictures or videos of a flow-matching model, denoised from prompts."""
 
 
 class FSDPMode(StrEnum):
