@@ -4,7 +4,9 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
+from rl_core.data.media_files import planned_prompt_files
 from rl_core.data.prepare import plan_cache
+from rl_core.data.prepare_media import MediaSettings, plan_media
 from rl_core.data.prepare_pairs import plan_pairs
 from rl_core.data.resolve import planned_sources, preparation_settings
 from rl_core.home import Home
@@ -35,6 +37,8 @@ def cache_plan(recipe: Recipe, home: Home) -> str:
     if recipe.domain is Domain.PREFERENCE:
         plan = plan_pairs(recipe, home.data, home.cache)
         return f"{'hit' if plan.hit else 'miss'}: {plan.explanation}"
+    if recipe.domain is Domain.DIFFUSION:
+        return _media_plan(recipe, home)
     (train, first), (held_out, second) = (
         planned_sources(entries, home.data) for entries in (recipe.data.train, recipe.data.eval)
     )
@@ -43,6 +47,15 @@ def cache_plan(recipe: Recipe, home: Home) -> str:
     plan = plan_cache(
         train, held_out, preparation_settings(recipe, home, tokenizer_identity(recipe.model.path, home.models))
     )
+    return f"{'hit' if plan.hit else 'miss'}: {plan.explanation}"
+
+
+def _media_plan(recipe: Recipe, home: Home) -> str:
+    files, first = planned_prompt_files(recipe, home.data)
+    if first:
+        return f"miss: {first}"
+    tokenizer_id = tokenizer_identity(recipe.model.path, home.models)
+    plan = plan_media(files, MediaSettings(recipe, tokenizer_id, home.cache, home.data / "memo"))
     return f"{'hit' if plan.hit else 'miss'}: {plan.explanation}"
 
 

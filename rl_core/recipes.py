@@ -99,11 +99,14 @@ def _check_plugins(recipe: Recipe) -> None:
 def _source_model(recipe: Recipe, entry: dict[str, Any]) -> type[BaseModel]:
     """What a block of `data.train` or `data.eval` has to be."""
     from rl_core.data.generate import GenerateSpec
+    from rl_core.data.made_prompts import made_spec
     from rl_core.data.picture_rows import PicturesSpec
     from rl_core.data.sources import SourceSpec
 
     if recipe.domain is Domain.PREFERENCE:
         return PairSource
+    if recipe.domain is Domain.DIFFUSION:
+        return made_spec(entry) or SourceSpec
     if "pictures" in entry:
         return PicturesSpec
     return GenerateSpec if "task" in entry else SourceSpec

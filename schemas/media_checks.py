@@ -85,6 +85,11 @@ def resolve_uri(uri: str, folder: Path) -> str:
     return str(Path(uri).expanduser()) if uri.startswith("~") else str(folder / uri)
 
 
+def local_path(uri: str) -> Path:
+    """The file behind a resolved URI that is not remote."""
+    return Path(uri[len("file://") :] if uri.lower().startswith("file://") else uri)
+
+
 def open_media(uri: str, max_bytes: int = MediaLimits.max_bytes) -> bytes:
     """The bytes behind a resolved URI. Raises: DataError when it cannot be opened or is larger than `max_bytes`."""
     import fsspec
@@ -129,7 +134,7 @@ def file_problems(field: str, uri: str, limits: MediaLimits) -> list[Problem]:
     """Whether the file behind a resolved URI exists, decodes and keeps to the limits."""
     if is_remote(uri) and not limits.check_remote:
         return []
-    if not is_remote(uri) and not _local(uri).is_file():
+    if not is_remote(uri) and not local_path(uri).is_file():
         return [Problem(field, "no such media file", uri, "the path of an existing file")]
     try:
         load_image(uri, limits)
@@ -171,10 +176,6 @@ def _climbs(uri: str) -> bool:
         if depth < 0:
             return True
     return False
-
-
-def _local(uri: str) -> Path:
-    return Path(uri[len("file://") :] if uri.lower().startswith("file://") else uri)
 
 
 def _lower_scheme(uri: str) -> str:

@@ -6,6 +6,8 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from rl_core.data import prepare
+from rl_core.data.media_files import prompt_files
+from rl_core.data.prepare_media import MediaSettings, prepare_media
 from rl_core.data.prepare_pairs import prepare_pairs
 from rl_core.data.resolve import preparation_settings, resolve_sources
 from rl_core.home import Home
@@ -26,6 +28,8 @@ def prepare_cache(recipe: dict[str, Any], report: ValidationReport) -> CacheRece
     settings = Recipe.model_validate(with_artifacts(recipe, home.mlflow_uri))
     if settings.domain is Domain.PREFERENCE:
         receipt = prepare_pairs(settings, home.data, home.cache)
+    elif settings.domain is Domain.DIFFUSION:
+        receipt = _prepare_media(settings, home)
     else:
         receipt = _prepare_prompts(settings, home)
     announce(ProgressEvent("done", receipt=receipt))
@@ -41,6 +45,16 @@ def _prepare_prompts(recipe: Recipe, home: Home) -> CacheReceipt:
         preparation_settings(recipe, home, tokenizer_identity(recipe.model.path, home.models)),
         tokenizer=lambda: prompt_tokenizer(locate(recipe.model.path, home.models)),
     )
+
+
+def _prepare_media(recipe: Recipe, home: Home) -> CacheReceipt:
+    """Counted by the pipeline's own tokenizers, and filtered by length."""
+    from rl_core.models.diffusion.prompt_lengths import PromptLengths
+
+    path = recipe.model.path
+    settings = MediaSettings(recipe, tokenizer_identity(path, home.models), home.cache, home.data / "memo")
+    files = prompt_files(recipe, home.data)
+    return prepare_media(files, settings, lambda: PromptLengths(locate(path, home.models), path))
 
 
 def _publish(receipt: CacheReceipt) -> None:

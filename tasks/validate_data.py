@@ -7,6 +7,7 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 from prefect.runtime import flow_run
 
+from rl_core.data.media_files import prompt_files
 from rl_core.data.prepare_pairs import files_of, pair_sources
 from rl_core.data.resolve import check_settings, resolve_sources
 from rl_core.data.validate import apply_policy, check_files
@@ -52,6 +53,9 @@ def _files(recipe: Recipe, home: Home) -> tuple[list[Path], list[Path]]:
     """What is trained on, and what is held out. Of pairs the preparation tells which is which."""
     if recipe.domain is Domain.PREFERENCE:
         return files_of(pair_sources(recipe, home.data)), []
+    if recipe.domain is Domain.DIFFUSION:
+        files = prompt_files(recipe, home.data)
+        return files["train"], files["eval"]
     return resolve_sources(recipe.data.train, home.data), resolve_sources(recipe.data.eval, home.data)
 
 

@@ -33,7 +33,7 @@ from rl_core.data.publish import Built
 from rl_core.data.readers import raw_values
 from rl_core.data.workers import Advance
 from rl_core.errors import DataError
-from schemas.media_checks import MediaLimits, is_remote, load_image
+from schemas.media_checks import MediaLimits, is_remote, load_image, local_path
 from schemas.media_prompts import MediaPrompt, media_contract, media_prompt
 
 PROMPTS, EVAL_PROMPTS = "prompts.jsonl", "eval_prompts.jsonl"
@@ -143,7 +143,7 @@ class Diffusion(Stage[DiffusionConfig]):
         for _, prompt in self._prompts(self.required, Tally()):
             for ref in prompt.media_refs:
                 if not is_remote(ref.uri):
-                    found[_local(ref.uri)] = None
+                    found[local_path(ref.uri)] = None
         return list(found)
 
     def _label(self, position: int, path: Path) -> str:
@@ -192,7 +192,7 @@ class Diffusion(Stage[DiffusionConfig]):
             return None
         refs = []
         for ref in prompt.media_refs:
-            uri, problem = (ref.uri, None) if is_remote(ref.uri) else stored[_local(ref.uri)]
+            uri, problem = (ref.uri, None) if is_remote(ref.uri) else stored[local_path(ref.uri)]
             if problem is not None:
                 tally.refuse("unusable_image", place, f"field media_refs: {problem}")
                 return None
@@ -263,7 +263,3 @@ def _store(work: Path, content: bytes) -> str:
     temporary.write_bytes(content)
     temporary.replace(target)
     return name
-
-
-def _local(uri: str) -> Path:
-    return Path(uri[len("file://") :] if uri.lower().startswith("file://") else uri)

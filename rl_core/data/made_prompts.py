@@ -1,0 +1,125 @@
+"""Prompt files for diffusion models, made on the spot: of digits to draw, and of words to letter.
+
+`{digits: 200, seed: 1}` and `{lettering: 200, seed: 1}` in a recipe's data stand for such files, written once and kept
+as they are. Of each kind, what is held out is decided by the text alone (digits: by the wording), so the splits share
+nothing whatever their seeds and sizes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from rl_core.data.atomic import atomic_writer
+from rl_core.data.digit_prompts import draw_prompts
+from rl_core.data.generate import belongs_to_eval
+from rl_core.errors import DataError
+
+_VERSION = "1"
+_MOST_DRAWS = 50
+EVAL_FRACTION = 0.2
+SURFACES = ("sign", "poster", "shop window", "book cover", "mug", "banner", "T-shirt", "wall", "postcard", "cake")
+STYLES = ("", "hand-painted", "neon", "wooden", "minimalist", "vintage", "chalk-drawn", "glowing")
+VERBS = ("that says", "reading", "with the words", "with the text")
+WORDS = (
+    *("open", "closed", "welcome", "hello", "coffee", "bakery", "garden", "music", "library", "summer", "winter"),
+    *("sale", "fresh", "bread", "today", "tomorrow", "school", "quiet", "please", "exit", "north", "south", "river"),
+    *("mountain", "ocean", "sunrise", "dream", "large", "small", "happy", "birthday", "thanks", "good", "morning"),
+)
+
+
+class DigitsSpec(BaseModel):
+    """Prompts that ask for a handwritten digit (`rl_core.data.digit_prompts`)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    digits: int = Field(ge=1)
+    """Prompts, each of another text."""
+    seed: int = 0
+    """Which ones, where there are more."""
+    split: Literal["train", "eval"] = "train"
+    """Wordings to train on, or held-out ones."""
+    quoted: bool = False
+    """Put the digit's figure in quotation marks, which is what the reward `ocr` looks for."""
+
+
+class LetteringSpec(BaseModel):
+    """Prompts that ask for quoted words on something, for the reward `ocr`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    lettering: int = Field(ge=1)
+    """Prompts, each of another text."""
+    seed: int = 0
+    """Which ones."""
+    split: Literal["train", "eval"] = "train"
+    """Which side of the split by text to keep."""
+    max_words: int = Field(default=2, ge=1)
+    """Words to letter, at most."""
+
+
+MadeSpec = DigitsSpec | LetteringSpec
+
+
+def made_spec(entry: object) -> type[DigitsSpec] | type[LetteringSpec] | None:
+    """What a block of a recipe's data is, if it is of this kind."""
+    if not isinstance(entry, dict):
+        return None
+    return DigitsSpec if "digits" in entry else LetteringSpec if "lettering" in entry else None
+
+
+def planned_prompts(spec: MadeSpec, folder: Path | str) -> Path:
+    """The file that `materialise_prompts` writes; nothing is written."""
+    values = json.dumps({"version": _VERSION, **spec.model_dump(mode="json")}, sort_keys=True)
+    digest = hashlib.sha256(values.encode()).hexdigest()[:12]
+    kind = "digits" if isinstance(spec, DigitsSpec) else "lettering"
+    return Path(folder).expanduser() / f"{kind}-{spec.split}-{digest}.jsonl"
+
+
+def materialise_prompts(spec: MadeSpec, folder: Path | str) -> Path:
+    """Write the prompts of `spec` once, as media prompt rows; an existing file is kept as it is.
+
+    Raises: DataError when there are fewer different ones than asked for.
+    """
+    path = planned_prompts(spec, folder)
+    if not path.is_file():
+        rows = _digit_rows(spec) if isinstance(spec, DigitsSpec) else _lettering_rows(spec)
+        with atomic_writer(path) as file:
+            for row in rows:
+                file.write(json.dumps(row) + "\n")
+    return path
+
+
+def _digit_rows(spec: DigitsSpec) -> Iterator[dict[str, Any]]:
+    for prompt in draw_prompts(spec.split, spec.digits, spec.seed, quoted=spec.quoted):
+        yield _row("digit", prompt.text, {"digit": prompt.digit})
+
+
+def _lettering_rows(spec: LetteringSpec) -> Iterator[dict[str, Any]]:
+    rng, seen = random.Random(f"lettering {spec.seed}"), set[str]()
+    for _ in range(_MOST_DRAWS * spec.lettering):
+        words = " ".join(rng.sample(WORDS, rng.randint(1, min(spec.max_words, len(WORDS)))))
+        style, surface, verb = rng.choice(STYLES), rng.choice(SURFACES), rng.choice(VERBS)
+        text = f'a {f"{style} {surface}".strip()} {verb} "{words}"'
+        if text in seen or belongs_to_eval(text, EVAL_FRACTION) != (spec.split == "eval"):
+            continue
+        seen.add(text)
+        yield _row("lettering", text, {"text": words})
+        if len(seen) == spec.lettering:
+            return
+    raise DataError(f"lettering: only {len(seen)} different {spec.split} prompts, {spec.lettering} asked for; ask less")
+
+
+def _row(kind: str, text: str, metadata: dict[str, Any]) -> dict[str, Any]:
+    """A row whose id is that of its text, whatever file it is in."""
+    return {
+        "prompt": text,
+        "prompt_id": f"{kind}-{hashlib.sha256(text.encode()).hexdigest()[:12]}",
+        "metadata": metadata,
+    }
