@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
+from rl_core.models.causal_lm import CausalLMPolicy
 from rl_core.models.family import load_policy, sees_pictures
 from rl_core.models.tokenizer import load_processor, load_tokenizer
-from schemas.recipe import ModelConfig
+from schemas.recipe import LoraConfig, ModelConfig
 
 
 class ModelBundle:
@@ -19,3 +23,13 @@ class ModelBundle:
         """Of a vision-language model: from messages and pictures to tensors."""
         self.tokenizer = self.processor.tokenizer if self.processor is not None else load_tokenizer(source)
         self.policy = load_policy(source, config, self.processor)
+
+    def load_policy(self) -> CausalLMPolicy:
+        """The policy before training, anew."""
+        return load_policy(self.source, self.config)
+
+    def export(self, trained: dict[str, Tensor], lora: LoraConfig | None, out: Path) -> None:
+        """Write the trained policy as a Hugging Face folder; see `export_policy`."""
+        from rl_core.models.export import export_policy
+
+        export_policy(self, trained, lora, out)

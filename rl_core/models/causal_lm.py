@@ -105,6 +105,10 @@ class CausalLMPolicy(nn.Module):
         """Linear layers that get an adapter unless a recipe names others."""
         return "all-linear"
 
+    def enable_activation_checkpointing(self) -> None:
+        """Recompute the blocks in the backward pass."""
+        self.language_model.gradient_checkpointing_enable({"use_reentrant": False})
+
     def enable_packing(self) -> None:
         """Allow `packed=True`. Raises: ModelError when the architecture cannot."""
         packing.enable_packing(self.language_model)
@@ -155,7 +159,7 @@ def load_model(auto_class: Any, source: str, config: ModelConfig, what: str) -> 
         raise ModelError(f"model.path {config.path}: cannot be loaded as a {what}: {reason}") from error
 
 
-def blocks(policy: CausalLMPolicy) -> list[nn.Module]:
+def blocks(policy: Any) -> list[nn.Module]:
     """The repeated transformer blocks, which FSDP wraps one by one; found by class, wrapped or not."""
     names = set(policy.block_classes)
     return [module for module in policy.modules() if names & {cls.__name__ for cls in type(module).__mro__}]

@@ -8,7 +8,6 @@ from typing import Any
 from torch import Tensor
 
 from rl_core.models.bundle import ModelBundle
-from rl_core.models.family import load_policy
 from rl_core.train.lora import TRAINED, inject_lora
 from schemas.recipe import ExportKind, LoraConfig
 
@@ -19,7 +18,7 @@ def export_policy(bundle: ModelBundle, trained: dict[str, Tensor], lora: LoraCon
     Adapters keep float32. Their folder names the base model by where this run found it.
     Args: trained: full, unsharded tensors under the policy's parameter names.
     """
-    policy = load_policy(bundle.source, bundle.config)
+    policy = bundle.load_policy()
     if lora is not None:
         inject_lora(policy, lora, seed=0)
     unexpected = policy.load_state_dict(trained, strict=False).unexpected_keys

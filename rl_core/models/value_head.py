@@ -36,8 +36,8 @@ def add_value_head(policy: CausalLMPolicy) -> CausalLMPolicy:
     return policy
 
 
-def train_value_head(policy: CausalLMPolicy) -> None:
+def train_value_head(policy: nn.Module) -> None:
     """Let the value head learn, where there is one; adapters have frozen it with the rest of their base."""
-    head = policy.language_model.lm_head
-    if isinstance(head, ValueHead):
-        head.requires_grad_(True)
+    for module in policy.modules():
+        if isinstance(module, ValueHead):
+            module.requires_grad_(True)

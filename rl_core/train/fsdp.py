@@ -7,7 +7,7 @@ import random
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
@@ -16,9 +16,7 @@ from torch import Tensor, nn
 
 from rl_core.dispatch import Execute, distributed
 from rl_core.errors import RLTrainError
-from rl_core.models.bundle import ModelBundle
 from rl_core.models.causal_lm import blocks
-from rl_core.models.family import load_policy
 from rl_core.models.value_head import train_value_head
 from rl_core.rank_info import RankInfo
 from rl_core.train import checkpoint, sharding
@@ -41,6 +39,21 @@ from schemas.recipe import (
 )
 
 
+class Bundle(Protocol):
+    """What a model of any kind is to the backend."""
+
+    policy: Any
+    """What is trained: `model` gets the adapters, at `lora_targets`; `block_classes` are wrapped one by one."""
+
+    def load_policy(self) -> Any:
+        """The policy before training, anew."""
+        ...
+
+    def export(self, trained: dict[str, Tensor], lora: LoraConfig | None, out: Path) -> None:
+        """Write the policy with these trained weights."""
+        ...
+
+
 class FSDPBackend:
     """The sharded policy of one rank, with optimiser, scheduler and moving average."""
 
@@ -48,7 +61,7 @@ class FSDPBackend:
 
     def __init__(
         self,
-        bundle: ModelBundle,
+        bundle: Bundle,
         fsdp_cfg: FSDPConfig,
         optimizer_cfg: OptimizerConfig,
         scheduler_cfg: LrSchedulerConfig,
@@ -93,7 +106,7 @@ class FSDPBackend:
             self.mirror = copy.deepcopy(self.policy)
         sharding.cast_parameters(self.policy, self.fsdp_cfg.master_dtype, skip=is_averaged)
         if self.fsdp_cfg.activation_checkpointing:
-            self.policy.language_model.gradient_checkpointing_enable({"use_reentrant": False})
+            self.policy.enable_activation_checkpointing()
 
     def _shard(self, policy: Any) -> None:
         if self.rank_info.tp_size > 1:
@@ -106,7 +119,7 @@ class FSDPBackend:
 
     def _frozen_copy(self) -> Any:
         """The policy before training. It takes no steps, so it is stored in the format it computes in."""
-        reference = load_policy(self.bundle.source, self.bundle.config).requires_grad_(False)
+        reference = self.bundle.load_policy().requires_grad_(False)
         sharding.cast_parameters(reference, self.fsdp_cfg.param_dtype)
         self._shard(reference)
         return reference.eval()
@@ -285,16 +298,14 @@ class FSDPBackend:
         self._num_changes += 1
 
     def export(self, folder: str) -> None:
-        """Write the trained policy as a Hugging Face folder, by `LoraConfig.export`; rank 0 writes.
+        """Write the trained policy as its bundle does, by `LoraConfig.export`; rank 0 writes.
 
         What is evaluated is exported: with `evaluate: true` in the EMA's config, the average.
         """
-        from rl_core.models.export import export_policy
-
         averaged = self.ema is not None and self.ema.config.evaluate
         state = self._require_ema().full() if averaged else self.full_state()
         if self.rank_info.rank == 0:
-            export_policy(self.bundle, state, self.lora_cfg, Path(folder))
+            self.bundle.export(state, self.lora_cfg, Path(folder))
 
     def full_state(self) -> dict[str, Tensor]:
         """A copy of the trainable parameters, unsharded on the CPU of rank 0 (empty elsewhere)."""

@@ -1,0 +1,100 @@
+"""What a worker loads once of a diffusion model: the policy, and the frozen encoders and VAE around it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rl_core.errors import ModelError
+from rl_core.models.diffusion.base import DiffusionFamily, family_class
+from rl_core.models.diffusion.policy import DiffusionPolicy
+from schemas.recipe import LoraConfig, ModelConfig
+
+INDEX = "model_index.json"
+"""What makes a folder a diffusers pipeline."""
+
+
+class DiffusionBundle:
+    """Policy and family of one pipeline. Args: source: what `rl_core.models.locate` returned."""
+
+    def __init__(self, source: str, config: ModelConfig) -> None:
+        self.source = str(snapshot(source, config.path))
+        self.config = config
+        self.family = load_family(self.source, config.path)
+        self.policy = DiffusionPolicy(self.family)
+
+    def load_policy(self) -> DiffusionPolicy:
+        """The policy before training, anew; it shares encoders and VAE with the first."""
+        return DiffusionPolicy(self.family, load_family(self.source, self.config.path, trained_only=True).transformer)
+
+    def place(self, device: torch.device) -> None:
+        """Move encoders and VAE to where they compute; the policy is moved by whoever wraps it."""
+        trained = set(self.family.transformer.modules())
+        for part in self.family.pipeline.components.values():
+            if isinstance(part, nn.Module) and part not in trained:
+                part.to(device)
+
+    def export(self, trained: dict[str, Tensor], lora: LoraConfig | None, out: Path) -> None:
+        """Write the trained policy as a pipeline folder or its adapters alone; see `export_pipeline`."""
+        from rl_core.models.diffusion.export import export_pipeline
+
+        export_pipeline(self, trained, lora, out)
+
+
+def snapshot(source: str, path: str) -> Path:
+    """The folder of a located pipeline, fetched from the hub where it is not local. Raises: ModelError."""
+    folder = Path(source)
+    if folder.is_dir():
+        return folder
+    from diffusers.pipelines.pipeline_utils import DiffusionPipeline
+
+    name, _, revision = source.partition("@")
+    try:
+        return Path(DiffusionPipeline.download(name, revision=revision or None))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"model.path {path}: {str(error).strip().splitlines()[0]}") from error
+
+
+def pipeline_index(folder: str | Path) -> dict[str, Any]:
+    """The components of a pipeline folder: class and library by name. Raises: ModelError when it is none."""
+    path = Path(folder) / INDEX
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(
+            f"model.path {folder}: no readable {INDEX} ({error}); the domain diffusion needs the folder of a "
+            "diffusers pipeline, as written by save_pretrained"
+        ) from error
+
+
+def load_family(source: str, path: str, *, trained_only: bool = False) -> DiffusionFamily:
+    """The family over its loaded pipeline, in float32 and frozen.
+
+    Args: path: the recipe's, for messages. trained_only: leave encoders and VAE out.
+    Raises: ModelError when the class is not supported or the folder cannot be loaded.
+    """
+    import diffusers
+
+    index = pipeline_index(source)
+    family = family_class(str(index.get("_class_name")))
+    parts = {name: part for name, part in index.items() if not name.startswith("_") and isinstance(part, list)}
+    # A component that the folder lacks (a third text encoder) must be named as such, or it is looked for.
+    absent: dict[str, Any] = {name: None for name, part in parts.items() if part[0] is None}
+    if trained_only:
+        absent |= {name: None for name in parts if not name.startswith("transformer") and name != "scheduler"}
+    pipeline_cls: Any = getattr(diffusers, index["_class_name"])
+    try:
+        pipeline = pipeline_cls.from_pretrained(source, local_files_only=True, **absent)
+    except (OSError, ValueError) as error:
+        raise ModelError(f"model.path {path}: cannot be loaded: {str(error).strip().splitlines()[0]}") from error
+    pipeline.set_progress_bar_config(disable=True)
+    for part in pipeline.components.values():
+        if isinstance(part, nn.Module):
+            part.requires_grad_(False).eval()
+    loaded = family(pipeline)
+    loaded.transformer.requires_grad_(True).train()
+    return loaded

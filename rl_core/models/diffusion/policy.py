@@ -1,0 +1,106 @@
+"""A flow-matching transformer as a policy: its forward gives the velocity that sampling and training both use.
+
+Shapes: N noisy latents [N, C, (F,) H, W], each with its level sigma_N and the condition of its prompt.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from rl_core.models.diffusion.guidance import PromptConditions, guided, has_two_halves
+
+if TYPE_CHECKING:
+    from rl_core.models.diffusion.base import DiffusionFamily
+
+
+@dataclass(frozen=True)
+class Noisy:
+    """Latents on their way from noise to sample, and what they are told.
+
+    FSDP rounds the tensors it finds among a forward's arguments to the computation format; it does not look in here,
+    so that the levels keep their float32.
+    """
+
+    latents: Tensor
+    """[N, ...], float32."""
+    sigma_N: Tensor
+    """[N], float32."""
+    conditions: Mapping[str, Tensor]
+    """The batched conditions of `conditions_of`."""
+
+
+class DiffusionPolicy(nn.Module):
+    """The trained transformer of a pipeline, with the conventions of its family; encoders and VAE are not part of it.
+
+    Args: family: knows how to call the transformer. transformer: unset takes the family's own.
+    """
+
+    def __init__(self, family: DiffusionFamily, transformer: nn.Module | None = None) -> None:
+        super().__init__()
+        self.family = family
+        self.model: Any = family.transformer if transformer is None else transformer
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> DiffusionPolicy:
+        """A copy of the transformer; the family, and with it encoders and VAE, stays one."""
+        return DiffusionPolicy(self.family, copy.deepcopy(self.model, memo))
+
+    @property
+    def transformer(self) -> nn.Module:
+        """The diffusers model, below any adapters."""
+        return self.model.get_base_model() if hasattr(self.model, "peft_config") else self.model
+
+    @property
+    def block_classes(self) -> tuple[str, ...]:
+        """Names of the classes that FSDP wraps one by one."""
+        return self.family.block_classes
+
+    @property
+    def lora_targets(self) -> list[str]:
+        """Linear layers that get an adapter unless a recipe names others."""
+        return self.family.lora_targets
+
+    def enable_activation_checkpointing(self) -> None:
+        """Recompute the blocks in the backward pass."""
+        transformer: Any = self.transformer
+        transformer.enable_gradient_checkpointing()
+
+    def conditions_of(self, prompts: Sequence[PromptConditions], copies: int, scale: float) -> dict[str, Tensor]:
+        """The conditions of `copies` latents per prompt, those of one prompt adjacent; of both halves of a guidance the
+        negative one comes first. A prompt that comes several times is batched once.
+        """
+        distinct = {id(prompt): prompt for prompt in prompts}
+        places = {key: place for place, key in enumerate(distinct)}
+        rows_N = torch.tensor([places[id(prompt)] for prompt in prompts for _ in range(copies)])
+        told = [prompt.positive for prompt in distinct.values()]
+        if has_two_halves(self.family, scale):
+            told = [*(prompt.unguided for prompt in distinct.values()), *told]
+            rows_N = torch.cat([rows_N, rows_N + len(distinct)])
+        conditions = {name: values[rows_N.to(values.device)] for name, values in self.family.batch(told).items()}
+        if self.family.embedded_guidance:
+            conditions["guidance"] = torch.full((len(rows_N),), scale)
+        return conditions
+
+    def forward(self, noisy: Noisy, scale: float) -> Tensor:
+        """The velocity eps - x_0, float32, shaped like the latents; under guidance, both halves in one pass.
+
+        Args: scale: of the guidance that `noisy.conditions` were made for.
+        """
+        # Within the forward of an FSDP root this is the computation format, else that of the weights.
+        first = next(self.model.parameters())
+        latents, sigma_N = noisy.latents.to(first.device, first.dtype), noisy.sigma_N.to(first.device)
+        halves = has_two_halves(self.family, scale)
+        if halves:
+            latents, sigma_N = latents.repeat(2, *[1] * (latents.ndim - 1)), sigma_N.repeat(2)
+        told = {name: _like(first, value) for name, value in noisy.conditions.items()}
+        velocity = self.family.velocity(self.transformer, latents, sigma_N, told).float()
+        return guided(self.family, velocity, scale) if halves else velocity
+
+
+def _like(weight: Tensor, value: Tensor) -> Tensor:
+    return value.to(weight.device, weight.dtype if value.is_floating_point() else value.dtype)

@@ -1,0 +1,116 @@
+"""Prompts as the transformer is told of them: encoded once per prompt, kept by content, shared by all its samples."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from rl_core.errors import RLTrainError
+from rl_core.models.diffusion.base import Condition, DiffusionFamily, Size
+from rl_core.models.diffusion.guidance import PromptConditions, has_two_halves
+from schemas.media_checks import load_image
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+CACHED_BYTES = 2**29
+"""Conditions that are kept for prompts that come again."""
+ENCODED_AT_ONCE = 16
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A prompt with the picture it is about, or why there is none."""
+
+    text: str
+    image: Image | None = None
+    error: str | None = None
+
+
+class ConditionCache:
+    """Encodes prompts and remembers them. Args: scale: of the guidance. size: of what is made."""
+
+    def __init__(self, family: DiffusionFamily, size: Size, scale: float, negative_prompt: str) -> None:
+        self.family, self.size, self.negative_prompt = family, size, negative_prompt
+        self.is_guided = has_two_halves(family, scale)
+        self._kept: OrderedDict[str, Condition] = OrderedDict()
+        self._num_bytes = 0
+
+    def __call__(self, items: Sequence[dict[str, Any]]) -> list[PromptConditions | str]:
+        """Per item its conditions, on the CPU, or the reason why it has none."""
+        asked = [_asked(item) for item in items]
+        wanted = [(one.text, one.image) for one in asked if one.error is None]
+        if self.is_guided:
+            wanted += [(self.negative_prompt, image) for _, image in wanted]
+        known = self._encoded(wanted)
+        return [one.error or self._of(one, known) for one in asked]
+
+    def _of(self, asked: Asked, known: dict[str, Condition | str]) -> PromptConditions | str:
+        positive = known[_key(asked.text, asked.image)]
+        negative = known[_key(self.negative_prompt, asked.image)] if self.is_guided else None
+        failed = next((one for one in (positive, negative) if isinstance(one, str)), None)
+        if failed is not None or isinstance(positive, str) or isinstance(negative, str):
+            return str(failed)
+        return PromptConditions(positive, negative)
+
+    def _encoded(self, wanted: Sequence[tuple[str, Image | None]]) -> dict[str, Condition | str]:
+        by_key = {_key(*one): one for one in wanted}
+        found: dict[str, Condition | str] = {key: self._kept[key] for key in by_key if key in self._kept}
+        missing = [key for key in by_key if key not in found]
+        for first in range(0, len(missing), ENCODED_AT_ONCE):
+            keys = missing[first : first + ENCODED_AT_ONCE]
+            found |= zip(keys, self._encode([by_key[key] for key in keys]), strict=True)
+        for key in by_key:
+            self._keep(key, found[key])
+        return found
+
+    def _encode(self, prompts: Sequence[tuple[str, Image | None]]) -> list[Condition | str]:
+        """Together, and where that fails one by one, so that only what cannot be encoded is without conditions."""
+        try:
+            with torch.no_grad():
+                encoded = self.family.encode(
+                    [text for text, _ in prompts], [image for _, image in prompts], self.size
+                )
+        except RLTrainError as error:
+            if len(prompts) == 1:
+                return [str(error)]
+            return [one for prompt in prompts for one in self._encode([prompt])]
+        return [
+            Condition({name: value.detach().cpu().clone() for name, value in one.tensors.items()}) for one in encoded
+        ]
+
+    def _keep(self, key: str, condition: Condition | str) -> None:
+        if isinstance(condition, str):
+            return
+        if key in self._kept:
+            self._kept.move_to_end(key)
+            return
+        self._kept[key] = condition
+        self._num_bytes += _num_bytes(condition)
+        while self._num_bytes > CACHED_BYTES and len(self._kept) > 1:
+            self._num_bytes -= _num_bytes(self._kept.popitem(last=False)[1])
+
+
+def _asked(item: dict[str, Any]) -> Asked:
+    """The prompt of an item, its condition image opened; `media_refs` hold one at most."""
+    refs = item.get("media_refs") or []
+    try:
+        return Asked(item["prompt"], load_image(refs[0]["uri"]) if refs else None)
+    except (RLTrainError, OSError) as error:
+        return Asked(item["prompt"], error=f"condition image {refs[0]['uri']}: {error}")
+
+
+def _key(text: str, image: Image | None) -> str:
+    digest = hashlib.sha256(text.encode())
+    if image is not None:
+        digest.update(f"{image.size}".encode() + image.tobytes())
+    return digest.hexdigest()
+
+
+def _num_bytes(condition: Condition) -> int:
+    return sum(value.numel() * value.element_size() for value in condition.tensors.values())
