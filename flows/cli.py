@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from flows.data_cli import data, validate
+from flows.models_cli import lineage, promote, reproduce
 from flows.prep_cli import make_fixture, prep
 from flows.serve_cli import serve_rewards, serve_search
 from rl_core.errors import UserError
@@ -23,6 +24,9 @@ app.command()(validate)
 app.command()(prep)
 app.command()(serve_search)
 app.command()(serve_rewards)
+app.command()(lineage)
+app.command()(promote)
+app.command()(reproduce)
 data.command()(make_fixture)
 app.add_typer(data, name="data")
 
@@ -71,17 +75,6 @@ def recipes() -> None:
 
     typer.echo("recipes:  " + ", ".join(recipe_names()))
     typer.echo("profiles: " + ", ".join(profile_names()))
-
-
-@app.command()
-def lineage(
-    model: Annotated[str, typer.Argument(help="Registered model name")],
-    version: Annotated[int, typer.Argument(help="Version number")],
-) -> None:
-    """Walk a model version back to its run, recipe, cache and source files."""
-    from rl_core.tracking.lineage import trace
-
-    typer.echo(str(trace(Home.default().mlflow_uri, model, version)))
 
 
 def main() -> None:

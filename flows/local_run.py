@@ -7,6 +7,7 @@ from types import FrameType
 
 from rl_core.orphans import no_orphans
 from rl_core.recipes import load_recipe
+from schemas.receipts import ModelReceipt
 
 
 def run_locally(recipe: str, overrides: Sequence[str], profile: str | None, *, fresh: bool, debug: bool) -> None:
@@ -26,6 +27,7 @@ def run_locally(recipe: str, overrides: Sequence[str], profile: str | None, *, f
         from flows.rl_train import rl_train
 
         receipt = rl_train(recipe, list(overrides), profile, fresh)
+    assert isinstance(receipt, ModelReceipt)  # only a retraining may find nothing to do
     display.summary(receipt)
 
 

@@ -1,19 +1,27 @@
-"""The flow `rl-train`: validate → prepare → baseline → train N times → evaluate → register.
+"""The flow `rl-train`: validate → prepare → baseline → train N times → evaluate → register → judge → promote.
 
 It runs the same way from `rl-train run`, against a Prefect server, and as a deployment.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 from prefect import flow
+from prefect.client.schemas.objects import State
+from prefect.states import Completed
 
+from flows.approval import ask_for_approval
 from rl_core.home import Home
 from rl_core.orphans import no_orphans
 from rl_core.recipes import load_recipe
 from schemas.receipts import ModelReceipt
+from schemas.registration import Retrain
 from tasks.evaluate import evaluate
+from tasks.judge_model import judge_model
+from tasks.look_for_news import look_for_news
 from tasks.open_run import open_run
 from tasks.prepare_cache import prepare_cache
+from tasks.promote_model import promote_model
 from tasks.register_model import register_model
 from tasks.train_iteration import train_iteration
 from tasks.validate_data import validate_data
@@ -21,12 +29,17 @@ from tasks.validate_data import validate_data
 
 @flow(name="rl-train", flow_run_name="rl-train {recipe}", validate_parameters=True)
 def rl_train(
-    recipe: str = "text", overrides: Sequence[str] = (), profile: str | None = None, fresh: bool = False
-) -> ModelReceipt:
+    recipe: str = "text",
+    overrides: Sequence[str] = (),
+    profile: str | None = None,
+    fresh: bool = False,
+    retrain: Retrain = Retrain.CONTINUE,
+) -> ModelReceipt | State[Any]:
     """Train what a recipe says.
 
     Args: recipe: a shipped recipe's name or a YAML path. overrides: dotted assignments. profile: placement.
-    fresh: forget what an earlier run of the same recipe and data had reached.
+    fresh: forget what an earlier run of the same recipe and data had reached. retrain: `when-new` ends at once
+    unless data, code or recipe are new; `always` trains again; `continue` goes on where an earlier run was.
     """
     from rl_core.trainers.session import close_run, closing_sessions
 
@@ -36,7 +49,13 @@ def rl_train(
     with no_orphans(), closing_sessions():
         report = validate_data(values)
         cache = prepare_cache(values, report)
-        plan = open_run(values, report, cache, fresh)
+        start_from = None
+        if retrain is not Retrain.CONTINUE:
+            news = look_for_news(values, cache, retrain)
+            if not (news.train or fresh):
+                return Completed(name="NothingNew", message=f"{news.reason}; nothing was trained")
+            fresh, start_from = fresh or news.fresh, news.start_from
+        plan = open_run(values, report, cache, fresh, start_from)
         with close_run(plan):
             baseline = evaluate(plan, "baseline", 0)
             for iteration in range(1, training.num_iterations + 1):
@@ -44,7 +63,9 @@ def rl_train(
                 if settings.evaluates_after(iteration):
                     evaluate(plan, f"iteration-{iteration}", iteration, baseline)
             final = evaluate(plan, "final", training.num_iterations, baseline)
-            return register_model(plan, baseline, final)
+            version = register_model(plan, baseline, final)
+            gate = judge_model(plan, baseline, final)
+            return promote_model(plan, version, gate, ask_for_approval(settings.registration, version, gate))
 
 
 if __name__ == "__main__":

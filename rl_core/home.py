@@ -1,5 +1,6 @@
 """Where local state lies: one folder, `.rl-train/` in the working directory or `RL_TRAIN_HOME`."""
 
+import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +44,25 @@ class Home:
     @property
     def runs(self) -> Path:
         return self.root / "runs"
+
+    @property
+    def services(self) -> Path:
+        """What `rl-train up` started, and where."""
+        return self.root / "services.json"
+
+    @property
+    def logs(self) -> Path:
+        return self.root / "logs"
+
+    @property
+    def mlflow_ui(self) -> str:
+        """Where the MLflow UI is served; empty when no server is known."""
+        if self.mlflow_uri.startswith("http"):
+            return self.mlflow_uri
+        try:
+            return json.loads(self.services.read_text(encoding="utf-8"))["mlflow"]["url"]
+        except FileNotFoundError:
+            return ""
 
     def environment(self) -> dict[str, str]:
         """Settings that keep services local and silent; those the user has set already win."""

@@ -170,24 +170,78 @@ class EvalReceipt(Receipt):
         return {"accuracy": self.accuracy, "mean_reward": self.mean_reward, **self.scores}
 
 
-class ModelReceipt(Receipt):
-    """Outcome of register-model: the version, and whether the alias moved."""
+class News(Receipt):
+    """Outcome of look-for-news: whether a retraining has anything to learn, and from where it starts."""
+
+    train: bool
+    reason: str
+    """What changed since which version, or that nothing did."""
+    start_from: str | None
+    """Folder of the champion's weights; None starts from the recipe's model."""
+    fresh: bool
+    """True when the same training was finished before, so that it has to be done anew."""
+
+
+class VersionReceipt(Receipt):
+    """Outcome of register-model: the exported model, under a number of its own."""
 
     name: str
     version: int
     model_path: str
-    accuracy: float
-    score: str = "accuracy"
-    """Name of what was compared."""
-    value: float
+
+
+class ScoreChange(Receipt):
+    """One score of two models on the same held-out rows."""
+
+    score: str
+    before: float
+    after: float
+    low: float
+    """95 % interval of the change (paired bootstrap)."""
+    high: float
+    confidence: float
+    """How sure the bootstrap is that the change exceeds the margin."""
+    held: bool = True
+    """False when this stands in the way of a promotion."""
+
+    @property
+    def change(self) -> float:
+        return self.after - self.before
+
+
+class GateReceipt(Receipt):
+    """Outcome of judge-model: whether the new version may become champion, and why."""
+
     compared_with: str
     """`champion v3` or `baseline`."""
-    compared_value: float | None
-    """None when the incumbent was never judged by this score."""
+    decided_by: ScoreChange | None
+    """None when the incumbent could not be compared with."""
+    guards: list[ScoreChange]
     margin: float
+    confidence: float
+    """What the recipe asks for."""
+    passed: bool
+    reason: str
+
+
+class Approval(Receipt):
+    """What a person, or nobody, said to a version that passed the gate."""
+
+    given: bool
+    by: str = ""
+    """Empty when nobody was asked."""
+    reason: str = ""
+
+
+class ModelReceipt(Receipt):
+    """Outcome of promote-model: the version, and whether it became champion."""
+
+    name: str
+    version: int
+    model_path: str
+    gate: GateReceipt
     promoted: bool
     reason: str
-    extra: dict[str, Any] = Field(default_factory=dict)
 
 
 class RunPlan(Receipt):
@@ -200,3 +254,5 @@ class RunPlan(Receipt):
     cache: CacheReceipt
     mlflow_run_id: str
     mlflow_url: str
+    origin: dict[str, str] = Field(default_factory=dict)
+    """Digests of what the training is about: `data`, `code`, `recipe`. A retraining looks whether any is new."""

@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 from schemas.data import DataConfig
 from schemas.placement import PlacementConfig
 from schemas.preference import PreferenceConfig
+from schemas.registration import RegistrationConfig, RetrainingConfig, Start
 from schemas.rewards import RewardServiceConfig
 from schemas.rollout import EngineKind, RolloutConfig, SyncMode
 from schemas.section import DType, Section
@@ -243,17 +244,6 @@ class EvaluationConfig(Section):
     """Rows decoded at once (greedy)."""
 
 
-class RegistrationConfig(Section):
-    """What becomes of the trained model."""
-
-    model_name: str | None = None
-    """Name in the MLflow model registry; unset means `rl-train-<recipe name>`."""
-    score: str = "accuracy"
-    """What the champion is chosen by: `accuracy`, `mean_reward`, or another score of the domain's evaluation."""
-    margin: float = Field(default=0.0, ge=0)
-    """The champion alias moves only when the score exceeds the incumbent's by more than this."""
-
-
 class Recipe(Section):
     """One training job."""
 
@@ -291,6 +281,7 @@ class Recipe(Section):
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     registration: RegistrationConfig = RegistrationConfig()
+    retraining: RetrainingConfig = RetrainingConfig()
     placement: PlacementConfig = PlacementConfig()
 
     @model_validator(mode="after")
@@ -352,6 +343,12 @@ class Recipe(Section):
             raise ValueError("ema_lora follows an adapter: set lora, or use ema_full")
         if self.ema_lora is not None and self.ema_full is not None:
             raise ValueError("ema_lora and ema_full exclude each other: keep one")
+        return self
+
+    @model_validator(mode="after")
+    def _champion_is_a_whole_model(self) -> "Recipe":
+        if self.retraining.start is Start.CHAMPION and self.lora and self.lora.export is ExportKind.ADAPTER:
+            raise ValueError("retraining.start: champion needs whole models to start from: set lora.export: merged")
         return self
 
     @model_validator(mode="after")

@@ -7,6 +7,7 @@ from prefect.cache_policies import NO_CACHE
 from prefect.runtime import task_run
 from prefect.tasks import exponential_backoff
 
+from rl_core.evaluation.gate import check_scores
 from rl_core.evaluation.intervals import paired_change
 from rl_core.evaluation.picture_sheet import picture_sheet
 from rl_core.evaluation.runner import read_samples
@@ -33,8 +34,11 @@ def _run_name() -> str:
 )
 def evaluate(plan: RunPlan, label: str, iteration: int, baseline: EvalReceipt | None = None) -> EvalReceipt:
     """Score the weights after `iteration` (0: before training), beside `baseline` when it is given."""
-    receipt = session_for(plan).evaluate(label, iteration)
+    session = session_for(plan)
+    receipt = session.evaluate(label, iteration)
     announce(ProgressEvent("done", receipt=receipt))
+    # Before the training rather than after it: a score that is not measured cannot choose the champion.
+    check_scores(read_samples(receipt.samples_path), session.recipe.registration)
     if baseline is not None:
         compare(baseline, receipt)
         _show_pictures(plan, baseline, receipt)

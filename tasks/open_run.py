@@ -8,15 +8,30 @@ from prefect.runtime import flow_run
 
 from rl_core.home import Home
 from rl_core.trainers import run_plan
+from rl_core.trainers.retraining import origin_of
 from schemas.receipts import CacheReceipt, RunPlan, ValidationReport
 from schemas.recipe import Recipe
 from tasks import artifacts
 
 
 @task(name="open-run", cache_policy=NO_CACHE)
-def open_run(recipe: dict[str, Any], report: ValidationReport, cache: CacheReceipt, fresh: bool) -> RunPlan:
-    """Open or continue the run of this recipe and data; `fresh` starts it anew."""
+def open_run(
+    recipe: dict[str, Any], report: ValidationReport, cache: CacheReceipt, fresh: bool, start_from: str | None = None
+) -> RunPlan:
+    """Open or continue the run of this recipe and data.
+
+    Args: fresh: start it anew. start_from: a folder of weights instead of the recipe's.
+    """
     tags = {"prefect.flow_run_id": str(flow_run.id or ""), "prefect.flow_run_url": str(flow_run.ui_url or "")}
-    plan = run_plan.open_run(Recipe.model_validate(recipe), report, cache, Home.default(), fresh=fresh, tags=tags)
+    written = Recipe.model_validate(recipe)
+    plan = run_plan.open_run(
+        run_plan.starting_from(written, start_from),
+        report,
+        cache,
+        Home.default(),
+        fresh=fresh,
+        tags=tags,
+        origin=origin_of(written, cache),
+    )
     artifacts.link("mlflow-run", plan.mlflow_url, "MLflow run", f"MLflow run {plan.mlflow_run_id}")
     return plan

@@ -1,55 +1,116 @@
-"""The gate before the `champion` alias moves."""
+"""The gate before the `champion` alias moves: the one place that decides.
+
+A new model passes when its score exceeds the incumbent's by more than the margin, when a paired bootstrap over the
+same held-out rows is sure enough of that, and when no guard got worse than the recipe allows.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from rl_core.errors import RecipeError
-from rl_core.registry import nearest
-from schemas.receipts import EvalReceipt
+from rl_core.evaluation.bootstrap import paired_bootstrap
+from rl_core.evaluation.row_scores import row_scores
+from schemas.receipts import GateReceipt, ScoreChange
+from schemas.registration import GuardConfig, RegistrationConfig
 
-ACCURACY = "accuracy"
+Rows = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
-class Incumbent:
-    """What a new model is compared with."""
+class Judged:
+    """A model by its evaluation."""
 
     name: str
-    """`champion v3` or `baseline`."""
-    scores: Mapping[str, float]
-    """By name, as in `EvalReceipt.values`."""
-    eval_digest: str
+    """`champion v3`, `baseline` or `this version`."""
+    rows: Rows
+    """One per held-out row, as `rl_core.evaluation.runner.read_samples` gives them."""
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """Outcome of the gate, with its reason in words."""
+def judge(challenger: Judged, incumbent: Judged, settings: RegistrationConfig) -> GateReceipt:
+    """Whether the challenger may take the incumbent's place.
 
-    promoted: bool
-    reason: str
-
-
-def judge(final: EvalReceipt, incumbent: Incumbent, margin: float, score: str = ACCURACY) -> Verdict:
-    """Promote only on a gain of more than `margin` in `score`, measured on the very same held-out rows.
-
-    Raises: RecipeError naming the known scores when the evaluation has no such one.
+    Raises: RecipeError naming the known scores when the rows have no such one.
     """
-    value = score_of(final, score)
-    if incumbent.eval_digest != final.eval_digest:
-        return Verdict(False, f"{incumbent.name} was evaluated on other rows; evaluate it on these before comparing")
-    if score not in incumbent.scores:
-        return Verdict(False, f"{incumbent.name} has no {score}; evaluate it anew before comparing")
-    before = incumbent.scores[score]
-    if value - before > margin:
-        return Verdict(True, f"{score} {value:.3f} beats {incumbent.name} ({before:.3f}) by {value - before:+.3f}")
-    return Verdict(False, f"{score} {value:.3f} does not beat {incumbent.name} ({before:.3f}) by more than {margin}")
+    if uids(incumbent.rows) != uids(challenger.rows):
+        return undecided(incumbent.name, f"{incumbent.name} was evaluated on other rows", settings)
+    decided = _change(challenger, incumbent, settings.score, settings.margin, "registration.score")
+    gain = f"{settings.score} {decided.after:.3f} against {decided.before:.3f} of {incumbent.name}"
+    if not decided.change > settings.margin:
+        objections = [f"{gain} is no gain of more than {settings.margin:g}"]
+    elif decided.confidence < settings.confidence:
+        sure = f"only {decided.confidence:.1%} sure, {settings.confidence:.1%} wanted"
+        objections = [f"{gain}: a gain of more than {settings.margin:g} is {sure}"]
+    else:
+        objections = []
+    decided = decided.model_copy(update={"held": not objections})
+    guards = [_guarded(challenger, incumbent, score, guard) for score, guard in settings.guards.items()]
+    objections += [_objection(guard, settings.guards[guard.score]) for guard in guards if not guard.held]
+    return GateReceipt(
+        compared_with=incumbent.name,
+        decided_by=decided,
+        guards=guards,
+        margin=settings.margin,
+        confidence=settings.confidence,
+        passed=not objections,
+        reason="; ".join(objections) or f"{gain}, {decided.confidence:.1%} sure",
+    )
 
 
-def score_of(receipt: EvalReceipt, score: str) -> float:
-    """A score of an evaluation. Raises: RecipeError naming the known ones."""
-    known = receipt.values()
-    if score not in known:
-        raise RecipeError(f"registration.score: no score {score!r}{nearest(score, sorted(known))}")
-    return known[score]
+def undecided(incumbent: str, reason: str, settings: RegistrationConfig) -> GateReceipt:
+    """The gate stays shut, since there is nothing to compare with."""
+    return GateReceipt(
+        compared_with=incumbent,
+        decided_by=None,
+        guards=[],
+        margin=settings.margin,
+        confidence=settings.confidence,
+        passed=False,
+        reason=reason,
+    )
+
+
+def check_scores(rows: Rows, settings: RegistrationConfig) -> None:
+    """Whether an evaluation has every score the gate will ask for. Raises: RecipeError naming the known ones."""
+    row_scores(rows, settings.score, "registration.score")
+    for score in settings.guards:
+        row_scores(rows, score, f"registration.guards.{score}")
+
+
+def uids(rows: Rows) -> list[str]:
+    """Identities of rows, in their order."""
+    return [row["uid"] for row in rows]
+
+
+def _change(challenger: Judged, incumbent: Judged, score: str, margin: float, where: str) -> ScoreChange:
+    before, after = (row_scores(one.rows, score, where) for one in (incumbent, challenger))
+    change = paired_bootstrap(before, after, margin=margin)
+    return ScoreChange(
+        score=score,
+        before=sum(before) / len(before),
+        after=sum(after) / len(after),
+        low=change.low,
+        high=change.high,
+        confidence=change.confidence,
+    )
+
+
+def _guarded(challenger: Judged, incumbent: Judged, score: str, guard: GuardConfig) -> ScoreChange:
+    found = _change(challenger, incumbent, score, 0.0, f"registration.guards.{score}")
+    worse, allowed = _worsening(found, guard)
+    return found.model_copy(update={"held": worse <= allowed})
+
+
+def _worsening(found: ScoreChange, guard: GuardConfig) -> tuple[float, float]:
+    """By how much a score got worse, and by how much it may."""
+    if guard.max_drop is not None:
+        return -found.change, guard.max_drop
+    assert guard.max_rise is not None
+    return found.change, guard.max_rise
+
+
+def _objection(found: ScoreChange, guard: GuardConfig) -> str:
+    verb = "fell" if guard.max_drop is not None else "rose"
+    worse, allowed = _worsening(found, guard)
+    return f"{found.score} {verb} by {worse:.3f} ({found.before:.3f} to {found.after:.3f}), allowed is {allowed:g}"

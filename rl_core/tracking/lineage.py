@@ -2,53 +2,96 @@
 
 version -> its tags -> run -> artifact `recipe.yaml` and artifact `receipts/cache.json` (a `CacheReceipt`) -> the
 source files with their sha256. Nothing is read but what the run and the version recorded, so this works on any
-machine that reaches the MLflow database and its artifacts.
+machine that reaches the MLflow database and its artifacts; `checks` alone looks at the files themselves.
 """
 
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
+from rl_core.data.changes import Check, check_cache, check_sources, check_weights
 from rl_core.errors import StorageError
-from rl_core.tracking.registry import describe_version, registry_client
-from schemas.receipts import CacheReceipt, SourceFile
+from rl_core.tracking.openings import Opening, read_openings
+from rl_core.tracking.registry import Promotion, find_version, promotions, registry_client
+from rl_core.tracking.run import run_page
+from schemas.receipts import CacheReceipt, SourceFile, ValidationReport
 
 RECIPE_ARTIFACT = "recipe.yaml"
 CACHE_ARTIFACT = "receipts/cache.json"
+VALIDATION_ARTIFACT = "receipts/validation.json"
 
 
 @dataclass(frozen=True)
-class Lineage:
-    """Every link from a model version back to its source files."""
+class RunLineage:
+    """Every link from a training run back to its source files."""
 
-    name: str
-    version: int
-    model_dir: str
-    checkpoint: str
-    metrics: dict[str, float]
     run_id: str
     run_name: str
     run_key: str
+    mlflow_url: str
+    """The run's page in the MLflow UI; empty where no server is known."""
+    openings: list[Opening]
+    """The flow runs that worked on it; those after the first resumed it."""
     git_revision: str
-    """Tag `git_revision` of the run; empty when the run did not set it."""
+    """Of the code that worked on the run last; empty when it was not recorded."""
     recipe: str
     """The resolved recipe, as YAML text."""
     cache: CacheReceipt
-    eval_digest: str
 
     @property
     def sources(self) -> list[SourceFile]:
         """The files the training and held-out rows were made from."""
         return self.cache.sources
 
+    @property
+    def resumes(self) -> list[Opening]:
+        """The flow runs that continued the training run."""
+        return self.openings[1:]
+
+
+@dataclass(frozen=True)
+class Lineage(RunLineage):
+    """Every link from a model version back to its source files."""
+
+    name: str
+    version: int
+    registered_at: str
+    model_dir: str
+    weights_digest: str
+    """As `rl_core.data.weights` computes it; empty for versions that recorded none."""
+    checkpoint: str
+    metrics: dict[str, float]
+    promotions: list[Promotion]
+    """When this version became champion."""
+    eval_digest: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it in JSON's types."""
+        return asdict(self) | {"cache": self.cache.model_dump(mode="json")}
+
+    def checks(self) -> Iterator[Check]:
+        """Whether source files, prepared rows and weights are still those that were recorded."""
+        yield from check_sources(self.sources)
+        yield check_cache(self.cache)
+        if self.weights_digest:
+            yield check_weights(self.model_dir, self.weights_digest)
+
     def __str__(self) -> str:
         lines = [
             f"model    {self.name} v{self.version}  {self.model_dir}",
             f"from     checkpoint {self.checkpoint}",
             f"run      {self.run_name}  {self.run_id}  key {self.run_key}  git {self.git_revision or 'not recorded'}",
+            *(f"champion {p.at}  by {p.by}: {p.reason}" for p in self.promotions),
+            *([f"MLflow   {self.mlflow_url}"] if self.mlflow_url else []),
+            *(
+                f"{'resumed' if number else 'opened':8} {o.at}  flow run {o.flow_run_id}  {o.flow_run_url}".rstrip()
+                for number, o in enumerate(self.openings)
+            ),
             f"cache    {self.cache.run_hash}",
             f"rows     {self.cache.num_train_rows} training, {self.cache.num_eval_rows} held out",
             f"held out {self.eval_digest}",
@@ -56,45 +99,60 @@ class Lineage:
         return "\n".join([*lines, *(f"source   {file.path}  sha256 {file.sha256}" for file in self.sources)])
 
 
-def trace(tracking_uri: str, name: str, version: int) -> Lineage:
-    """The lineage of version `version` of model `name`.
+def trace(tracking_uri: str, model: str, version: int | None = None, *, ui: str = "") -> Lineage:
+    """The lineage of a version, named as `registry.find_version` takes it.
 
+    Args: ui: where the MLflow UI is served.
     Raises: StorageError when a link is missing, or the version and its run name different caches.
     """
-    client = registry_client(tracking_uri)
-    try:
-        found = client.get_model_version(name, str(version))
-    except MlflowException as error:
-        raise StorageError(f"no model {name!r} version {version} in {tracking_uri}") from error
-    described = describe_version(client, found)
-    tags = described.tags
+    found = find_version(tracking_uri, model, version)
+    name, version, tags = found.name, found.version, found.tags
     absent = [tag for tag in ("run_id", "run_key", "cache_hash", "eval_digest", "checkpoint") if tag not in tags]
     if absent:
         raise StorageError(f"model {name} v{version} has no tag {', '.join(absent)}: rl-train did not register it")
-    run = client.get_run(tags["run_id"])
-    cache = CacheReceipt.model_validate_json(_read_artifact(client, tags["run_id"], CACHE_ARTIFACT))
-    if cache.run_hash != tags["cache_hash"]:
+    run = trace_run(tracking_uri, tags["run_id"], ui=ui)
+    if run.cache.run_hash != tags["cache_hash"]:
         raise StorageError(
             f"model {name} v{version} was registered from cache {tags['cache_hash']}, "
-            f"but run {tags['run_id']} recorded cache {cache.run_hash}"
+            f"but run {run.run_id} recorded cache {run.cache.run_hash}"
         )
     return Lineage(
+        **vars(run),
         name=name,
         version=version,
+        registered_at=found.created_at,
         model_dir=tags.get("model_dir", ""),
+        weights_digest=tags.get("weights_digest", ""),
         checkpoint=tags["checkpoint"],
-        metrics=described.metrics,
-        run_id=tags["run_id"],
-        run_name=run.info.run_name or "",
-        run_key=tags["run_key"],
-        git_revision=run.data.tags.get("git_revision", ""),
-        recipe=_read_artifact(client, tags["run_id"], RECIPE_ARTIFACT),
-        cache=cache,
+        metrics=found.metrics,
+        promotions=[one for one in promotions(tracking_uri, name) if one.version == version],
         eval_digest=tags["eval_digest"],
     )
 
 
-def _read_artifact(client: MlflowClient, run_id: str, artifact: str) -> str:
+def trace_run(tracking_uri: str, run_id: str, *, ui: str = "") -> RunLineage:
+    """The lineage of a training run, whether it registered a version or not. Raises: StorageError."""
+    client = registry_client(tracking_uri)
+    run = client.get_run(run_id)
+    return RunLineage(
+        run_id=run_id,
+        run_name=run.info.run_name or "",
+        run_key=run.data.tags.get("run_key", ""),
+        mlflow_url=run_page(ui, run.info.experiment_id, run_id) if ui else "",
+        openings=read_openings(run.data.tags),
+        git_revision=run.data.tags.get("git_revision", ""),
+        recipe=read_artifact(client, run_id, RECIPE_ARTIFACT),
+        cache=CacheReceipt.model_validate_json(read_artifact(client, run_id, CACHE_ARTIFACT)),
+    )
+
+
+def validation_of(tracking_uri: str, run_id: str) -> ValidationReport:
+    """The validation report that a run recorded. Raises: StorageError."""
+    text = read_artifact(registry_client(tracking_uri), run_id, VALIDATION_ARTIFACT)
+    return ValidationReport.model_validate_json(text)
+
+
+def read_artifact(client: MlflowClient, run_id: str, artifact: str) -> str:
     """Text of a run's artifact. Raises: StorageError when it is not there."""
     with tempfile.TemporaryDirectory() as folder:
         try:

@@ -7,8 +7,13 @@ MLflow's own store looks up `models:/<id>` through the process-wide tracking URI
 `register_version` sets that URI to the run's.
 """
 
+import getpass
+import json
+import re
+import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 import mlflow
@@ -20,8 +25,26 @@ from rl_core.errors import StorageError
 from rl_core.tracking.run import LoggedDataset, TrackingRun
 
 CHAMPION = "champion"
+PROMOTION_TAG = "promotion."
+"""Of the registered model, numbered: its moves of the champion alias."""
 REQUIRED_TAGS = ("run_key", "cache_hash", "eval_digest", "accuracy", "checkpoint")
 """Tags the caller gives; `run_id` and `model_dir` are added."""
+
+
+_REFERENCE = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[^/@]+)|/(?P<version>\d+))")
+
+
+@dataclass(frozen=True)
+class Promotion:
+    """One move of the champion alias: what, over what, when, by whom, and why."""
+
+    version: int
+    over: int | None
+    """The champion before; None when there was none."""
+    at: str
+    """UTC, ISO 8601."""
+    by: str
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -32,6 +55,8 @@ class RegisteredVersion:
     version: int
     tags: dict[str, str]
     metrics: dict[str, float]
+    created_at: str
+    """UTC, ISO 8601."""
 
 
 def registry_client(tracking_uri: str) -> MlflowClient:
@@ -93,18 +118,66 @@ def register_version(
 def champion(tracking_uri: str, name: str) -> RegisteredVersion | None:
     """The version the alias `champion` points at, or None when there is no such model or alias."""
     client = registry_client(tracking_uri)
-    try:
-        found = client.get_model_version_by_alias(name, CHAMPION)
-    except MlflowException as error:
-        if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
-            return None
-        raise
+    found = _at_alias(client, name, CHAMPION)
+    return None if found is None else describe_version(client, found)
+
+
+def newest(tracking_uri: str, name: str) -> RegisteredVersion | None:
+    """The version registered last, or None when there is no such model."""
+    client = registry_client(tracking_uri)
+    versions = client.search_model_versions(f"name = '{name}'")
+    return describe_version(client, max(versions, key=lambda found: int(found.version))) if versions else None
+
+
+def find_version(tracking_uri: str, model: str, version: int | None = None) -> RegisteredVersion:
+    """The version that `models:/<name>@<alias>`, `models:/<name>/<number>`, or a name and a number stand for.
+
+    Raises: StorageError saying what there is instead.
+    """
+    client = registry_client(tracking_uri)
+    named = _REFERENCE.fullmatch(model)
+    if named is None and (model.startswith("models:") or version is None):
+        raise StorageError(f"{model!r}: expected models:/NAME@{CHAMPION}, models:/NAME/VERSION, or NAME VERSION")
+    name = named["name"] if named else model
+    if named and named["alias"]:
+        found = _at_alias(client, name, named["alias"])
+        wanted = f"alias {named['alias']}"
+    else:
+        number = int(named["version"]) if named else version
+        found = next(iter(client.search_model_versions(f"name = '{name}' and version_number = {number}")), None)
+        wanted = f"version {number}"
+    if found is None:
+        raise StorageError(f"model {name!r} has no {wanted} in {tracking_uri}; {_what_there_is(client, name)}")
     return describe_version(client, found)
 
 
-def move_alias(tracking_uri: str, name: str, alias: str, version: int) -> None:
-    """Let `alias` point at `version`; it leaves the version it pointed at before."""
-    registry_client(tracking_uri).set_registered_model_alias(name, alias, str(version))
+def promote(tracking_uri: str, name: str, version: int, reason: str, by: str | None = None) -> Promotion:
+    """Let the champion alias point at `version`, and record who did so and why; an older version is a rollback.
+
+    Args: by: unset takes user and host. Raises: StorageError when there is no such version.
+    """
+    find_version(tracking_uri, name, version)
+    client = registry_client(tracking_uri)
+    before = _at_alias(client, name, CHAMPION)
+    promotion = Promotion(
+        version=version,
+        over=None if before is None else int(before.version),
+        at=datetime.now(UTC).isoformat(timespec="seconds"),
+        by=by or f"{getpass.getuser()}@{socket.gethostname()}",
+        reason=reason,
+    )
+    number = len(promotions(tracking_uri, name)) + 1
+    client.set_registered_model_alias(name, CHAMPION, str(version))
+    client.set_registered_model_tag(name, f"{PROMOTION_TAG}{number:04d}", json.dumps(asdict(promotion)))
+    for key in ("at", "by", "reason"):
+        client.set_model_version_tag(name, str(version), f"promoted_{key}", getattr(promotion, key))
+    return promotion
+
+
+def promotions(tracking_uri: str, name: str) -> list[Promotion]:
+    """Every move of the champion alias of a model, the first one first."""
+    tags = registry_client(tracking_uri).get_registered_model(name).tags
+    return [Promotion(**json.loads(tags[key])) for key in sorted(tags) if key.startswith(PROMOTION_TAG)]
 
 
 def describe_version(client: MlflowClient, found: ModelVersion) -> RegisteredVersion:
@@ -116,7 +189,25 @@ def describe_version(client: MlflowClient, found: ModelVersion) -> RegisteredVer
         version=int(found.version),
         tags=dict(found.tags),
         metrics={metric.key: metric.value for metric in measured},
+        created_at=datetime.fromtimestamp(found.creation_timestamp / 1000, UTC).isoformat(timespec="seconds"),
     )
+
+
+def _at_alias(client: MlflowClient, name: str, alias: str) -> ModelVersion | None:
+    try:
+        return client.get_model_version_by_alias(name, alias)
+    except MlflowException as error:
+        if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+            return None
+        raise
+
+
+def _what_there_is(client: MlflowClient, name: str) -> str:
+    versions = sorted(int(found.version) for found in client.search_model_versions(f"name = '{name}'"))
+    if versions:
+        return f"it has version {', '.join(map(str, versions))}"
+    names = sorted(found.name for found in client.search_registered_models())
+    return f"registered are {', '.join(names) or 'none'}"
 
 
 def _version_of_checkpoint(client: MlflowClient, name: str, run_id: str, checkpoint: str) -> ModelVersion | None:

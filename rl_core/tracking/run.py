@@ -215,7 +215,7 @@ class TrackingRun:
 
     def url(self, base: str) -> str:
         """The run's page in the MLflow UI that is served at `base`."""
-        return f"{base.rstrip('/')}/#/experiments/{self.experiment_id}/runs/{self.run_id}"
+        return run_page(base, self.experiment_id, self.run_id)
 
     def _note_non_finite(self, metrics: Mapping[str, float], finite: Collection[str], step: int) -> float:
         """Name the values left out in the tag. Returns: how many there have been in this run."""
@@ -225,6 +225,11 @@ class TrackingRun:
         # Written at once: MLflow's background threads may overtake each other, and an older text would win.
         self.set_tags({NON_FINITE_TAG: ", ".join(self._non_finite_seen)})
         return float(self._num_non_finite)
+
+
+def run_page(base: str, experiment_id: str, run_id: str) -> str:
+    """A run's page in the MLflow UI that is served at `base`."""
+    return f"{base.rstrip('/')}/#/experiments/{experiment_id}/runs/{run_id}"
 
 
 def _existing_run(client: MlflowClient, run_id: str | None) -> Any:

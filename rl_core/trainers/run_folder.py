@@ -26,7 +26,7 @@ R = TypeVar("R", bound=Receipt)
 
 def run_key(recipe: Recipe, cache_hash: str) -> str:
     """Identity of a run: recipe and data. Placement is left out, so a run may continue on other hardware."""
-    values = recipe.model_dump(mode="json", exclude={"placement", "registration"})
+    values = recipe.model_dump(mode="json", exclude={"placement", "registration", "retraining"})
     text = json.dumps(values, sort_keys=True) + cache_hash
     return hashlib.sha256(text.encode()).hexdigest()
 

@@ -4,24 +4,40 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from rl_core.data.atomic import atomic_write_json
 from rl_core.home import Home
 from rl_core.recipes import dump_recipe
+from rl_core.tracking.openings import Opening, record_opening
 from rl_core.tracking.run import TrackingRun
 from rl_core.tracking.validation import log_report
 from rl_core.trainers.run_folder import RunFolder, run_key, source_revision
-from schemas.receipts import CacheReceipt, RunPlan, ValidationReport
+from schemas.receipts import CacheReceipt, RunPlan, ValidationReport, VersionReceipt
 from schemas.recipe import Recipe
 
 EXPERIMENT = "rl-train"
 
 
 def run_folder(recipe: Recipe, cache_hash: str, home: Home) -> RunFolder:
-    """The folder that belongs to a recipe and its data."""
-    return RunFolder(home.runs / f"{recipe.name}-{run_key(recipe, cache_hash)[:12]}")
+    """The newest folder that belongs to a recipe and its data."""
+    first = home.runs / f"{recipe.name}-{run_key(recipe, cache_hash)[:12]}"
+    again = sorted(home.runs.glob(f"{first.name}.*"), key=_number)
+    return RunFolder(again[-1] if again else first)
+
+
+def is_registered(folder: RunFolder) -> bool:
+    """Whether a model version points into this folder."""
+    return folder.receipt("register-model", VersionReceipt) is not None
+
+
+def starting_from(recipe: Recipe, weights: str | None) -> Recipe:
+    """The recipe with other weights to begin with; None keeps its own."""
+    if weights is None:
+        return recipe
+    return recipe.model_copy(update={"model": recipe.model.model_copy(update={"path": weights})})
 
 
 def open_run(
@@ -32,11 +48,12 @@ def open_run(
     *,
     fresh: bool,
     tags: Mapping[str, str],
+    origin: Mapping[str, str] | None = None,
 ) -> RunPlan:
-    """Create the run, or continue the one with the same key. `fresh` discards what that key had."""
+    """Create the run, or continue the one with the same key. `fresh` starts it anew."""
     folder = run_folder(recipe, cache.run_hash, home)
     if fresh:
-        folder.discard()
+        folder = _anew(folder)
     folder.create(dump_recipe(recipe))
     key = run_key(recipe, cache.run_hash)
     known = _known_tracking_id(folder)
@@ -48,6 +65,7 @@ def open_run(
         tags={"run_key": key, "cache_hash": cache.run_hash, "git_revision": source_revision(), **tags},
         artifact_location=home.mlflow_artifacts if home.mlflow_uri.startswith("sqlite") else None,
     )
+    record_opening(tracking, _opening(tags))
     atomic_write_json(folder.root / "run.json", {"run_key": key, "mlflow_run_id": tracking.run_id})
     _log_inputs(tracking, recipe, report, cache)
     return RunPlan(
@@ -56,8 +74,23 @@ def open_run(
         recipe=recipe.model_dump(mode="json"),
         cache=cache,
         mlflow_run_id=tracking.run_id,
-        mlflow_url=tracking.url("http://127.0.0.1:5000"),
+        mlflow_url=tracking.url(home.mlflow_ui or "http://127.0.0.1:5000"),
+        origin=dict(origin or {}),
     )
+
+
+def _anew(folder: RunFolder) -> RunFolder:
+    """An empty folder for the same key. One that holds a registered model stays, and the next gets a number."""
+    if is_registered(folder):
+        stem = folder.root.name.partition(".")[0]
+        return RunFolder(folder.root.with_name(f"{stem}.{_number(folder.root) + 1}"))
+    folder.discard()
+    return folder
+
+
+def _number(root: Path) -> int:
+    """1 for the first folder of a key, 2 for `<name>.2`."""
+    return int(root.suffix[1:] or 1)
 
 
 def reopen_tracking(plan: RunPlan, home: Home) -> TrackingRun:
@@ -74,6 +107,16 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             flat[f"{prefix}{key}"] = value
     return flat
+
+
+def _opening(tags: Mapping[str, str]) -> Opening:
+    return Opening(
+        at=datetime.now(UTC).isoformat(timespec="seconds"),
+        git_revision=source_revision(),
+        flow_run_id=tags.get("prefect.flow_run_id", ""),
+        flow_run_url=tags.get("prefect.flow_run_url", ""),
+        folder=str(Path.cwd()),
+    )
 
 
 def _known_tracking_id(folder: RunFolder) -> str | None:

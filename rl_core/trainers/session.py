@@ -27,8 +27,10 @@ NUM_LOGGED_SAMPLES = 32
 class TrainingSession:
     """Runs the iterations and evaluations of one run; everything it finishes is on disk before it returns."""
 
-    def __init__(self, plan: RunPlan) -> None:
+    def __init__(self, plan: RunPlan, *, metric_prefix: str = "eval") -> None:
+        """Args: metric_prefix: of the metrics that evaluations log."""
         self.plan = plan
+        self._metric_prefix = metric_prefix
         self.recipe = Recipe.model_validate(plan.recipe)
         self.folder = RunFolder(Path(plan.run_dir))
         self.home = Home.default()
@@ -84,7 +86,7 @@ class TrainingSession:
             raise
         self.folder.save_receipt(f"evaluate-{label}", receipt)
         lengths = {"mean_length": receipt.mean_length, "truncated_share": receipt.truncated_share}
-        values = {f"eval/{name}": value for name, value in (receipt.values() | lengths).items()}
+        values = {f"{self._metric_prefix}/{name}": one for name, one in (receipt.values() | lengths).items()}
         self.tracking.log_metrics(values, trainer.step_count)
         self.tracking.log_artifact(samples_path, "samples")
         self.tracking.flush()
@@ -200,8 +202,13 @@ def closing_sessions() -> Iterator[None]:
     try:
         yield
     finally:
-        while _sessions:
-            _sessions.popitem()[1].close()
+        close_sessions()
+
+
+def close_sessions() -> None:
+    """End the workers of every session of this process; a session that is asked for again starts new ones."""
+    while _sessions:
+        _sessions.popitem()[1].close()
 
 
 @contextmanager

@@ -2,6 +2,9 @@
 
 import hashlib
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,7 @@ from mlflow import MlflowClient
 from rl_core.data.prepared import load_prepared
 from rl_core.tracking.lineage import trace
 from schemas.receipts import EvalReceipt, ModelReceipt
+from tests.e2e.conftest import DEADLINE_S, REPOSITORY
 
 pytestmark = pytest.mark.slow
 
@@ -17,7 +21,7 @@ pytestmark = pytest.mark.slow
 def test_a_version_leads_back_to_the_digests_of_its_files(undisturbed: Path) -> None:
     uri = f"sqlite:///{undisturbed / 'mlflow.db'}"
     (folder,) = (undisturbed / "runs").iterdir()
-    receipt = ModelReceipt.model_validate_json((folder / "receipts" / "register-model.json").read_text())
+    receipt = ModelReceipt.model_validate_json((folder / "receipts" / "promote-model.json").read_text())
     client = MlflowClient(uri, uri)
 
     version = client.get_model_version(receipt.name, str(receipt.version))
@@ -53,11 +57,51 @@ def test_a_version_leads_back_to_the_digests_of_its_files(undisturbed: Path) -> 
 def test_the_alias_moves_only_when_the_gate_holds(undisturbed: Path) -> None:
     uri = f"sqlite:///{undisturbed / 'mlflow.db'}"
     (folder,) = (undisturbed / "runs").iterdir()
-    receipt = ModelReceipt.model_validate_json((folder / "receipts" / "register-model.json").read_text())
+    receipt = ModelReceipt.model_validate_json((folder / "receipts" / "promote-model.json").read_text())
     before, after = (
         EvalReceipt.model_validate_json((folder / "receipts" / f"evaluate-{label}.json").read_text())
         for label in ("baseline", "final")
     )
-    assert receipt.promoted == (after.accuracy > before.accuracy)
+    decided = receipt.gate.decided_by
+    assert decided is not None
+    assert (decided.before, decided.after) == (before.accuracy, after.accuracy)
+    assert receipt.promoted == receipt.gate.passed == (after.accuracy > before.accuracy and decided.confidence >= 0.5)
     aliases = MlflowClient(uri, uri).get_registered_model(receipt.name).aliases
     assert aliases == ({"champion": str(receipt.version)} if receipt.promoted else {})
+
+
+def rl_train(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "flows.cli", *arguments]
+    environment = os.environ | {"RL_TRAIN_HOME": str(home)}
+    return subprocess.run(
+        command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=DEADLINE_S, check=False
+    )
+
+
+def test_a_version_trained_again_has_the_same_weights_and_a_changed_source_is_named(
+    undisturbed: Path, tmp_path: Path
+) -> None:
+    verified = rl_train(undisturbed, "lineage", "rl-train-tiny", "1", "--verify")
+    assert verified.returncode == 0, verified.stdout + verified.stderr
+    assert [line.split()[:2] for line in verified.stdout.splitlines() if line.startswith("same")] == [
+        ["same", "source"], ["same", "source"], ["same", "cache"], ["same", "weights"],
+    ]  # fmt: skip
+
+    again = rl_train(undisturbed, "reproduce", "models:/rl-train-tiny/1", "--to", str(tmp_path / "again"), "--run")
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert "the weights are the same, bit for bit" in again.stdout
+    assert (tmp_path / "again" / "home" / "mlflow.db").is_file(), "it was not trained in a home of its own"
+
+    (source, *_) = trace(f"sqlite:///{undisturbed / 'mlflow.db'}", "rl-train-tiny", 1).sources
+    path = Path(source.path)
+    content = path.read_bytes()
+    path.write_bytes(content + b"\n")
+    try:
+        broken = rl_train(undisturbed, "lineage", "rl-train-tiny", "1", "--verify")
+        refused = rl_train(undisturbed, "reproduce", "rl-train-tiny", "1", "--to", str(tmp_path / "refused"))
+    finally:
+        path.write_bytes(content)
+    assert broken.returncode == 1
+    assert f"changed  source   {source.path}" in broken.stdout
+    assert refused.returncode == 2
+    assert "put the recorded files back first" in refused.stderr

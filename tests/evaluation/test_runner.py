@@ -1,4 +1,4 @@
-"""What an evaluation says of the held-out rows, and what the gate makes of it."""
+"""What an evaluation says of the held-out rows."""
 
 from pathlib import Path
 from typing import Any
@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from rl_core.data_proto import DataProto
-from rl_core.errors import RecipeError, RewardError
-from rl_core.evaluation.gate import Incumbent, judge
+from rl_core.errors import RewardError
 from rl_core.evaluation.runner import eval_digest, read_samples, summarise
 from schemas.receipts import EvalReceipt
 
@@ -67,40 +66,6 @@ def test_the_digest_is_that_of_the_rows_in_any_order():
     assert eval_digest(ITEMS) != eval_digest(ITEMS[:3])
     assert eval_digest(ITEMS) != eval_digest([*ITEMS[:3], {"uid": "e"}])
     assert eval_digest([{"uid": "a"}, {"uid": "a"}]) != eval_digest([{"uid": "a"}])
-
-
-def test_a_gain_beyond_the_margin_is_promoted(receipt: EvalReceipt):
-    verdict = judge(receipt, Incumbent("champion v3", {"accuracy": 0.4}, receipt.eval_digest), margin=0.05)
-    assert verdict.promoted
-    assert verdict.reason == "accuracy 0.500 beats champion v3 (0.400) by +0.100"
-
-
-@pytest.mark.parametrize(
-    ("incumbent", "margin"), [(0.5, 0.0), (0.6, 0.0), (0.25, 0.25), (0.4, 0.2)], ids=["tie", "worse", "exact", "small"]
-)
-def test_no_more_than_the_margin_is_not_promoted(receipt: EvalReceipt, incumbent: float, margin: float):
-    verdict = judge(receipt, Incumbent("baseline", {"accuracy": incumbent}, receipt.eval_digest), margin)
-    assert not verdict.promoted
-    assert f"does not beat baseline ({incumbent:.3f}) by more than {margin}" in verdict.reason
-
-
-def test_accuracies_on_other_rows_are_not_compared(receipt: EvalReceipt):
-    verdict = judge(receipt, Incumbent("champion v3", {"accuracy": 0.0}, eval_digest(ITEMS[:3])), margin=0.0)
-    assert not verdict.promoted
-    assert "champion v3 was evaluated on other rows" in verdict.reason
-
-
-def test_another_score_may_decide(receipt: EvalReceipt):
-    scored = receipt.model_copy(update={"scores": {"reward_margin": 0.3}})
-    better = Incumbent("champion v3", {"accuracy": 0.9, "reward_margin": 0.1}, receipt.eval_digest)
-    verdict = judge(scored, better, 0.0, "reward_margin")
-    assert verdict.promoted
-    assert verdict.reason == "reward_margin 0.300 beats champion v3 (0.100) by +0.200"
-    assert not judge(
-        scored, Incumbent("champion v3", {"accuracy": 0.1}, receipt.eval_digest), 0.0, "reward_margin"
-    ).promoted
-    with pytest.raises(RecipeError, match=r"registration.score: no score 'reward_margn' .did you mean 'reward_margin'"):
-        judge(scored, better, 0.0, "reward_margn")
 
 
 def test_further_scores_are_means_and_stand_beside_each_row(tmp_path: Path):

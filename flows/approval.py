@@ -1,0 +1,56 @@
+"""The question to a person before the champion changes: a form in the Prefect UI, above it the comparison."""
+
+from prefect import get_run_logger, pause_flow_run
+from prefect.exceptions import FlowPauseTimeout
+from prefect.input import RunInput
+from prefect.runtime import flow_run
+
+from rl_core.trainers.session import close_sessions
+from schemas.receipts import Approval, GateReceipt, ScoreChange, VersionReceipt
+from schemas.registration import RegistrationConfig
+
+PATIENCE_S = 7 * 24 * 3600
+
+
+class Decision(RunInput):
+    """What a person fills in."""
+
+    promote: bool = False
+    reason: str = ""
+    your_name: str = ""
+
+
+def ask_for_approval(registration: RegistrationConfig, version: VersionReceipt, gate: GateReceipt) -> Approval:
+    """Wait for a person where the recipe wants one and the gate has let the version pass; otherwise nobody is asked.
+
+    A run without a deployment has no UI to ask in: the version then waits for `rl-train promote`.
+    """
+    if not (registration.approval and gate.passed):
+        return Approval(given=True)
+    if flow_run.deployment_id is None:
+        return Approval(given=False, reason=f"awaits approval: rl-train promote {version.name} {version.version}")
+    close_sessions()  # a person may take days; the devices are for others meanwhile
+    get_run_logger().info("waiting for approval of %s v%s", version.name, version.version)
+    try:
+        form = Decision.with_initial_data(description=question(version, gate))
+        answer = pause_flow_run(wait_for_input=form, timeout=PATIENCE_S)
+    except FlowPauseTimeout:
+        return Approval(given=False, reason=f"nobody approved it within {PATIENCE_S // 86400} days")
+    by = answer.your_name or "somebody in the Prefect UI"
+    said = f"{'approved' if answer.promote else 'refused'} by {by}"
+    return Approval(given=answer.promote, by=by, reason=f"{said}: {answer.reason}" if answer.reason else said)
+
+
+def question(version: VersionReceipt, gate: GateReceipt) -> str:
+    """The comparison as Markdown."""
+    scores = [gate.decided_by, *gate.guards] if gate.decided_by else gate.guards
+    rows = "\n".join(map(_row, scores))
+    return (
+        f"Make **{version.name} v{version.version}** the champion in place of {gate.compared_with}? {gate.reason}.\n\n"
+        f"| score | {gate.compared_with} | this version | change | 95 % interval |\n|---|---|---|---|---|\n{rows}"
+    )
+
+
+def _row(one: ScoreChange) -> str:
+    interval = f"{one.low:+.3f} to {one.high:+.3f}"
+    return f"| {one.score} | {one.before:.3f} | {one.after:.3f} | {one.change:+.3f} | {interval} |"

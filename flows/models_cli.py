@@ -1,0 +1,68 @@
+"""`rl-train lineage`, `promote` and `reproduce`: what a person does with registered versions."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rl_core.home import Home
+from rl_core.reporting.lineage_page import LineageFormat
+
+DIFFERENT = 1
+"""Exit code when something is not what was recorded."""
+Model = Annotated[str, typer.Argument(help="models:/NAME@champion, models:/NAME/VERSION, or a name with a version")]
+Version = Annotated[int | None, typer.Argument(help="Version number, after a name")]
+
+
+def lineage(
+    model: Model,
+    version: Version = None,
+    format: Annotated[LineageFormat, typer.Option(help="How to print it")] = LineageFormat.TEXT,
+    verify: Annotated[bool, typer.Option("--verify", help="Compute the digests anew; exit code 1 on a change")] = False,
+) -> None:
+    """Walk a model version back to its runs, recipe, code, cache and source files."""
+    from rl_core.data.changes import Condition
+    from rl_core.reporting.lineage_page import show_lineage
+    from rl_core.tracking.lineage import trace
+
+    home = Home.default()
+    found = trace(home.mlflow_uri, model, version, ui=home.mlflow_ui)
+    checks = list(found.checks()) if verify else None
+    typer.echo(show_lineage(found, format, checks))
+    if any(check.condition is not Condition.SAME for check in checks or ()):
+        raise typer.Exit(DIFFERENT)
+
+
+def promote(
+    name: Annotated[str, typer.Argument(help="Registered model name")],
+    version: Annotated[int, typer.Argument(help="Version that becomes champion; an older one is a rollback")],
+    reason: Annotated[str, typer.Option(help="Why, for those who ask later")] = "by hand",
+) -> None:
+    """Make a version the champion, and record who did so, when, and why."""
+    from rl_core.tracking import registry
+
+    done = registry.promote(Home.default().mlflow_uri, name, version, reason)
+    before = f"it was v{done.over}" if done.over else "there was none"
+    typer.echo(f"{name} v{version} is champion ({before}); {done.at} by {done.by}: {done.reason}")
+
+
+def reproduce(
+    model: Model,
+    version: Version = None,
+    to: Annotated[Path, typer.Option(help="New folder for recipe, script and result")] = Path("reproduction"),
+    run: Annotated[bool, typer.Option("--run", help="Run it, and compare the weights; exit code 1 if other")] = False,
+) -> None:
+    """Write the recipe and the exact command that give a version's weights again."""
+    from rl_core.tracking.lineage import trace
+    from rl_core.trainers.reproduce import write_reproduction
+
+    home = Home.default()
+    written = write_reproduction(trace(home.mlflow_uri, model, version), home.mlflow_uri, to)
+    typer.echo(f"written; run: sh {written.script}")
+    if not run:
+        return
+    code = written.run()
+    differences = written.differences() if code == 0 else [f"the run ended with code {code}"]
+    typer.echo("; ".join(differences) or "the weights are the same, bit for bit")
+    if differences:
+        raise typer.Exit(DIFFERENT)

@@ -1,0 +1,34 @@
+"""What each held-out row scored, under the names that an evaluation's receipt has for the means."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rl_core.errors import RecipeError
+from rl_core.evaluation.runner import FULL_REWARD
+from rl_core.registry import nearest
+
+Row = Mapping[str, Any]
+
+COMMON: dict[str, Callable[[Row], float]] = {
+    "accuracy": lambda row: float(row["reward"] >= FULL_REWARD),
+    "mean_reward": lambda row: float(row["reward"]),
+    "mean_length": lambda row: float(row["num_tokens"]),
+    "truncated_share": lambda row: float(row["stop_reason"] != "eos"),
+}
+_NO_SCORES = {"uid", "prompt", "response", "ground_truth", "stop_reason", "images", "reward", "num_tokens"}
+
+
+def row_scores(rows: Sequence[Row], score: str, where: str = "score") -> list[float]:
+    """One value per row, whose mean is the receipt's score of this name.
+
+    Args: rows: as `rl_core.evaluation.runner.read_samples` gives them. where: the recipe's key, for the message.
+    Raises: RecipeError naming the known scores.
+    """
+    if score in COMMON:
+        return [COMMON[score](row) for row in rows]
+    further = set(rows[0]) - _NO_SCORES if rows else set()
+    if score not in further:
+        raise RecipeError(f"{where}: no score {score!r}{nearest(score, sorted({*COMMON, *further}))}")
+    return [float(row[score]) for row in rows]

@@ -1,0 +1,53 @@
+"""judge-model: challenger and incumbent on the same held-out rows, and whether the gate lets the new version pass."""
+
+from typing import Any
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+
+from rl_core.errors import UserError
+from rl_core.evaluation.gate import Judged, judge, undecided
+from rl_core.evaluation.runner import read_samples
+from rl_core.home import Home
+from rl_core.trainers.champion import incumbent_of
+from rl_core.trainers.session import session_for
+from schemas.receipts import EvalReceipt, GateReceipt, RunPlan
+from tasks import artifacts
+
+
+@task(name="judge-model", cache_policy=NO_CACHE)
+def judge_model(plan: RunPlan, baseline: EvalReceipt, final: EvalReceipt) -> GateReceipt:
+    """Compare the trained model with the champion, or with the baseline where there is none."""
+    session = session_for(plan)
+    done = session.folder.receipt("judge-model", GateReceipt)
+    if done is not None:
+        return done
+    settings = session.recipe.registration
+    try:
+        incumbent = incumbent_of(plan, baseline, Home.default())
+    except UserError as error:
+        # The training is done and registered; that the champion is gone is for a person to settle.
+        gate = undecided("the champion", f"the champion could not be evaluated: {error}", settings)
+    else:
+        gate = judge(Judged("this version", read_samples(final.samples_path)), incumbent, settings)
+    session.folder.save_receipt("judge-model", gate)
+    session.tracking.log_text(gate.model_dump_json(indent=2), "receipts/gate.json")
+    artifacts.table("comparison", comparison_rows(gate), f"Against {gate.compared_with}: {gate.reason}")
+    return gate
+
+
+def comparison_rows(gate: GateReceipt) -> list[dict[str, Any]]:
+    """A row per compared score."""
+    scores = [gate.decided_by, *gate.guards] if gate.decided_by else gate.guards
+    return [
+        {
+            "score": one.score,
+            "part": "decides" if one is gate.decided_by else "guard",
+            gate.compared_with: f"{one.before:.3f}",
+            "this version": f"{one.after:.3f}",
+            "change": f"{one.change:+.3f}",
+            "95 % interval": f"{one.low:+.3f} to {one.high:+.3f}",
+            "held": "yes" if one.held else "no",
+        }
+        for one in scores
+    ]

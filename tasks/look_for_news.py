@@ -1,0 +1,22 @@
+"""look-for-news: what is new since the newest version, so that a schedule does not train the same model again."""
+
+from typing import Any
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+
+from rl_core.home import Home
+from rl_core.trainers import retraining
+from schemas.receipts import CacheReceipt, News
+from schemas.recipe import Recipe
+from schemas.registration import Retrain
+from tasks import artifacts
+
+
+@task(name="look-for-news", cache_policy=NO_CACHE)
+def look_for_news(recipe: dict[str, Any], cache: CacheReceipt, retrain: Retrain) -> News:
+    """Compare data, code and recipe with those of the newest registered version."""
+    news = retraining.look_for_news(Recipe.model_validate(recipe), cache, retrain, Home.default())
+    begins = f"Training starts from `{news.start_from or recipe['model']['path']}`." if news.train else "Nothing to do."
+    artifacts.markdown("news", f"**{news.reason}**. {begins}", "Whether there is anything to learn")
+    return news

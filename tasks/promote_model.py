@@ -1,0 +1,41 @@
+"""promote-model: the champion alias moves to a version that passed the gate and, where it is asked for, a person."""
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+
+from rl_core.home import Home
+from rl_core.tracking.registry import champion, promote
+from rl_core.trainers.session import session_for
+from schemas.receipts import Approval, GateReceipt, ModelReceipt, RunPlan, VersionReceipt
+from tasks import artifacts
+
+
+@task(name="promote-model", cache_policy=NO_CACHE)
+def promote_model(plan: RunPlan, version: VersionReceipt, gate: GateReceipt, approval: Approval) -> ModelReceipt:
+    """Make the version champion if both agree; a run decides once."""
+    session = session_for(plan)
+    done = session.folder.receipt("promote-model", ModelReceipt)
+    if done is not None:
+        return done
+    promoted = gate.passed and approval.given
+    reason = "; ".join(text for text in (gate.reason, approval.reason) if text)
+    if promoted:
+        _move_alias(plan, version, reason, approval)
+    receipt = ModelReceipt(**version.model_dump(), gate=gate, promoted=promoted, reason=reason)
+    session.folder.save_receipt("promote-model", receipt)
+    session.tracking.set_tags({"model": f"{receipt.name} v{receipt.version}", "promoted": promoted, "verdict": reason})
+    outcome = "moved to this version" if promoted else "stays where it was"
+    artifacts.markdown(
+        "model",
+        f"**{receipt.name} v{receipt.version}**: champion alias {outcome}.\n\n{reason}.\n\n"
+        f"Folder: `{receipt.model_path}`",
+        "The registered model",
+    )
+    return receipt
+
+
+def _move_alias(plan: RunPlan, version: VersionReceipt, reason: str, approval: Approval) -> None:
+    uri = Home.default().mlflow_uri
+    present = champion(uri, version.name)
+    if present is None or present.version != version.version:
+        promote(uri, version.name, version.version, reason, by=approval.by or f"gate of run {plan.mlflow_run_id}")
