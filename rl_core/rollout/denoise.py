@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import torch
 from torch import Generator, Tensor
@@ -30,6 +31,14 @@ class Trajectory:
     log_probs: list[Tensor] = field(default_factory=list)
     """[B] each."""
 
+    def rows(self) -> list[Trajectory]:
+        """The trajectory of each sample, a batch of one."""
+        kept = (self.latents, self.next_latents, self.log_probs)
+        return [
+            Trajectory(self.clean[row : row + 1], *([one[row : row + 1] for one in column] for column in kept))
+            for row in range(len(self.clean))
+        ]
+
 
 def denoise(
     velocity_of: VelocityOf,
@@ -46,7 +55,7 @@ def denoise(
     """
     x, previous, found = noise, None, Trajectory(noise)
     sigmas = levels.tolist()
-    for step, (sigma, sigma_next) in enumerate(zip(sigmas, sigmas[1:], strict=False)):
+    for step, (sigma, sigma_next) in enumerate(pairwise(sigmas)):
         v = velocity_of(x, torch.full((len(x),), sigma, device=x.device))
         if step in actions:
             taken = action_step(sde, x, v, sigma, sigma_next, sigma_first=sigmas[1], generator=generators)

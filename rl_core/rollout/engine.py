@@ -13,7 +13,6 @@ from rl_core.algorithms.metrics import Metric, MetricKind
 from rl_core.data_proto import DataProto, pad_rows
 from rl_core.dispatch import Collect, Dispatch, distributed
 from rl_core.errors import StaleEngine
-from rl_core.models.bundle import ModelBundle
 from rl_core.rank_info import RankInfo
 from rl_core.rollout.decode import Reply, Request, Sampling, decode, positions_of
 from rl_core.rollout.episode import Episode
@@ -28,7 +27,7 @@ from schemas.rollout import RolloutConfig
 class PolicyHolder(Protocol):
     """What holds the policy on this rank: the FSDPBackend that trains it, or a copy of its own that is sent weights."""
 
-    bundle: ModelBundle
+    bundle: Any
     policy: Any
     rank_info: RankInfo
     device: torch.device
@@ -45,6 +44,16 @@ class PolicyHolder(Protocol):
     def gathered(self) -> AbstractContextManager[Any]:
         """The policy with the weights of evaluations."""
         ...
+
+
+def check_version(holder: PolicyHolder, version: WeightVersion | None, *, evaluation: bool) -> None:
+    """Raises: StaleEngine when sampling would use other weights than `version`; None takes those that are there."""
+    held = holder.weight_version(evaluation=evaluation)
+    if version is not None and version != held:
+        raise StaleEngine(
+            f"asked to sample with weights {version}, the rollout engine holds weights {held}; "
+            "bring it up to date with WeightSync.sync first"
+        )
 
 
 class RolloutEngine:
@@ -75,7 +84,7 @@ class RolloutEngine:
         object columns; None on a rank that does not speak for its replica. Raises: StaleEngine when the engine holds
         other weights.
         """
-        self._check(version, evaluation=False)
+        check_version(self.backend, version, evaluation=False)
         generator = self._generator(f"rollout-{attempt}" if attempt else "rollout", step)
         return self._play(
             prompts, self.config.samples_per_prompt, self.config.max_new_tokens, self.config.temperature, generator
@@ -86,16 +95,8 @@ class RolloutEngine:
         self, prompts: DataProto, max_new_tokens: int, version: WeightVersion | None = None
     ) -> DataProto | None:
         """One greedy reply per prompt; columns and errors as in `rollout`."""
-        self._check(version, evaluation=True)
+        check_version(self.backend, version, evaluation=True)
         return self._play(prompts, 1, max_new_tokens, 0.0, self._generator("evaluate", 0))
-
-    def _check(self, version: WeightVersion | None, *, evaluation: bool) -> None:
-        held = self.backend.weight_version(evaluation=evaluation)
-        if version is not None and version != held:
-            raise StaleEngine(
-                f"asked to sample with weights {version}, the rollout engine holds weights {held}; "
-                "bring it up to date with WeightSync.sync first"
-            )
 
     def _play(
         self, prompts: DataProto, num_siblings: int, max_new_tokens: int, temperature: float, generator: torch.Generator

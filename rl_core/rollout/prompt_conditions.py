@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from rl_core.errors import RLTrainError
+from rl_core.errors import ModelError, RLTrainError
 from rl_core.models.diffusion.base import Condition, DiffusionFamily, Size
+from rl_core.models.diffusion.condition_images import ConditionImages
 from rl_core.models.diffusion.guidance import PromptConditions, has_two_halves
 from schemas.media_checks import load_image
 
@@ -43,7 +44,20 @@ class ConditionCache:
 
     def __call__(self, items: Sequence[dict[str, Any]]) -> list[PromptConditions | str]:
         """Per item its conditions, on the CPU, or the reason why it has none."""
-        asked = [_asked(item) for item in items]
+        return self._conditions([_asked(item) for item in items])
+
+    def blank(self) -> PromptConditions:
+        """Of an empty prompt, with a grey picture where the model needs one. Raises: ModelError when it cannot be."""
+        from PIL import Image
+
+        needed = self.family.condition_images is ConditionImages.REQUIRED
+        asked = Asked("", Image.new("RGB", (self.size.width, self.size.height), "grey") if needed else None)
+        found = self._conditions([asked])[0]
+        if isinstance(found, str):
+            raise ModelError(found)
+        return found
+
+    def _conditions(self, asked: Sequence[Asked]) -> list[PromptConditions | str]:
         wanted = [(one.text, one.image) for one in asked if one.error is None]
         if self.is_guided:
             wanted += [(self.negative_prompt, image) for _, image in wanted]
@@ -73,9 +87,7 @@ class ConditionCache:
         """Together, and where that fails one by one, so that only what cannot be encoded is without conditions."""
         try:
             with torch.no_grad():
-                encoded = self.family.encode(
-                    [text for text, _ in prompts], [image for _, image in prompts], self.size
-                )
+                encoded = self.family.encode([text for text, _ in prompts], [image for _, image in prompts], self.size)
         except RLTrainError as error:
             if len(prompts) == 1:
                 return [str(error)]

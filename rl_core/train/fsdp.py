@@ -73,7 +73,8 @@ class FSDPBackend:
         rank_info: RankInfo,
         ema_cfg: EmaLoraConfig | EmaFullConfig | None = None,
     ) -> None:
-        self.bundle, self.fsdp_cfg, self.lora_cfg, self.ema_cfg = bundle, fsdp_cfg, lora_cfg, ema_cfg
+        self.bundle: Any = bundle
+        self.fsdp_cfg, self.lora_cfg, self.ema_cfg = fsdp_cfg, lora_cfg, ema_cfg
         self.rank_info, self.device = rank_info, rank_info.device
         self._seed_rank(seed)
         self.policy = bundle.policy

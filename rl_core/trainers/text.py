@@ -17,7 +17,8 @@ from rl_core.rollout.dedicated import DedicatedEngine
 from rl_core.rollout.engine import RolloutEngine
 from rl_core.train.critic import CriticBundle, CriticStack
 from rl_core.train.fsdp import FSDPBackend
-from rl_core.train.stack import TrainStack, check_multi_update
+from rl_core.train.segments import check_multi_update
+from rl_core.train.stack import TrainStack
 from rl_core.train.wire import WeightVersion
 from rl_core.trainers.base import Critic, Track, Trainer
 from rl_core.trainers.rewards import add_scores

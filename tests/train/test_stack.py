@@ -16,7 +16,8 @@ from rl_core.data_proto import DataProto
 from rl_core.errors import RecipeError
 from rl_core.rank_info import RankInfo
 from rl_core.train.result import TrainStepResult, UpdateResult
-from rl_core.train.stack import TrainStack, check_multi_update
+from rl_core.train.segments import check_multi_update
+from rl_core.train.stack import TrainStack
 from tests.train.jobs import (
     LORA,
     WITH_KL,
