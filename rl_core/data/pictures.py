@@ -37,7 +37,7 @@ class Scene(StrEnum):
     SHAPES = "shapes"
     """Two to eight coloured shapes: how many of a colour, of a shape, in all, and the colour of a lone shape."""
     NUMBER = "number"
-    """A number of two or three digits."""
+    """A number of one or two digits."""
     BARS = "bars"
     """Three or four coloured bars: the height of one, and the colour of the tallest and the shortest."""
 
@@ -121,7 +121,7 @@ def _shape(pen: Any, rng: random.Random, corner: tuple[int, int], colour: str, s
 
 def _number(pen: Any, rng: random.Random) -> tuple[list[str], list[Question]]:
     cells = [""] * GRID**2
-    length = rng.randint(2, 3)
+    length = rng.randint(1, 2)
     digits = [rng.choice("123456789"), *(rng.choice("0123456789") for _ in range(length - 1))]
     row, first = rng.randrange(GRID), rng.randrange(GRID - length + 1)
     fill = _tint(rng, rng.choice([name for name in COLOURS if name != "yellow"]))

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 from rl_core.data.pictures import draw
+from rl_core.envs import make
 from rl_core.errors import ModelError
 from rl_core.models import embedded
-from rl_core.models.tiny_vlm import make_model, make_processor
+from rl_core.models.tiny_vlm import END, make_model, make_processor
 from rl_core.models.tiny_vlm_warm_up import FORMS, TINTS, accuracy_on, loss_of, prompt_of, reply_of, warm_up
 
 
@@ -22,6 +24,15 @@ def test_words_of_the_pictures_are_whole_and_any_text_comes_back():
     assert tokenizer.decode(tokenizer.encode(reply_of(question))) == reply_of(question)
     assert tokenizer.decode(tokenizer.encode("Zürich? x+1\n{a}")).replace("<|unk|>", "ü") == "Zürich? x+1\n{a}"
     assert len(tokenizer.encode("How many shapes are red?")) == 6
+
+
+@pytest.mark.parametrize("hasty", [False, True])
+def test_what_is_taught_earns_the_whole_reward(hasty: bool):
+    for question in draw(random.Random(0)).questions:
+        env = make("geo3k", {}, {"reward_spec": {"ground_truth": question.answer}})
+        graded: Any = env.step(reply_of(question, hasty=hasty).removesuffix(END))
+        env.close()
+        assert graded["reward"] == 1.0, (question, graded)
 
 
 def test_the_warm_up_asks_as_the_processor_does():
