@@ -12,6 +12,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rl_core.errors import ModelError
@@ -138,6 +139,15 @@ class DiffusionFamily(ABC):
             base_shift=config.get("base_shift", 0.5),
             max_shift=config.get("max_shift", 1.15),
             exponential=config.get("time_shift_type", "exponential") == "exponential",
+        )
+
+    def save_adapters(self, state: Mapping[str, Tensor], config: Mapping[str, Any], folder: Path) -> None:
+        """Write trained adapters as the pipeline's `load_lora_weights` reads them.
+
+        Args: state: full tensors by peft's names, below `transformer`. config: peft's, of the adapter.
+        """
+        type(self.pipeline).save_lora_weights(
+            str(folder), transformer_lora_layers=dict(state), transformer_lora_adapter_metadata=dict(config)
         )
 
     def num_tokens(self, size: Size) -> int:

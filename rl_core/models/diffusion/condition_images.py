@@ -35,5 +35,7 @@ def check_images(family: str, images: Sequence[Image | None], use: ConditionImag
 def fitted(image: Image, width: int, height: int) -> Image:
     """The picture cut to that shape about its centre, and scaled: samples of one batch have conditions of one size."""
     from PIL import ImageOps
+    from PIL.Image import Resampling
 
-    return ImageOps.fit(image.convert("RGB"), (width, height))
+    # The filter of diffusers' image processors.
+    return ImageOps.fit(image.convert("RGB"), (width, height), Resampling.LANCZOS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rl_core.models.diffusion.base import Condition, DiffusionFamily, Size
@@ -18,6 +19,9 @@ TRAIN_TIMESTEPS = 1000
 """The transformer counts noise levels from 0 to this."""
 TEXT_TOKENS = 512
 """Prompts are padded with zeros to so many, which the cross-attention sees; image-to-video counts on it."""
+
+SECOND_ADAPTERS = "pytorch_lora_weights_2.safetensors"
+"""The adapters of the expert for low noise."""
 
 
 class Wan(DiffusionFamily):
@@ -139,7 +143,7 @@ class Wan(DiffusionFamily):
         inputs = torch.cat([first_frame.to(latents), latents[:, :, 1:]], dim=2)
         predicted = self._predicted(transformer, inputs, timesteps, conditions)
         straight = (latents[:, :, :1] - first_frame) / sigma_B.view(batch, 1, 1, 1, 1)
-        return torch.cat([straight.to(predicted), predicted[:, :, 1:]], dim=2)
+        return torch.cat([straight, predicted[:, :, 1:].to(straight)], dim=2)
 
     def _predicted(
         self, transformer: nn.Module, inputs: Tensor, timesteps: Tensor, conditions: Mapping[str, Tensor]
@@ -152,6 +156,24 @@ class Wan(DiffusionFamily):
             return_dict=False,
             **seen,
         )[0]
+
+    def save_adapters(self, state: Mapping[str, Tensor], config: Mapping[str, Any], folder: Path) -> None:
+        """As every family; of two experts the second has a file of its own, `SECOND_ADAPTERS`.
+
+        It is read by `load_lora_weights(folder, weight_name=SECOND_ADAPTERS, load_into_transformer_2=True)`.
+        """
+        if self._transformer is self.pipeline.transformer:
+            super().save_adapters(state, config, folder)
+            return
+        for expert, file in (("transformer", None), ("transformer_2", SECOND_ADAPTERS)):
+            prefix = f"{expert}."
+            own = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+            type(self.pipeline).save_lora_weights(
+                str(folder),
+                transformer_lora_layers=own,
+                transformer_lora_adapter_metadata=dict(config),
+                weight_name=file,
+            )
 
     def decode(self, latents: Tensor) -> Tensor:
         """[B, frames, 3, height, width]."""
