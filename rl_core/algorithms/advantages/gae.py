@@ -13,13 +13,13 @@ from pydantic import Field
 from rl_core.algorithms.advantages.base import AdvantageEstimator, AdvantageInputs, advantage_estimators
 from rl_core.algorithms.advantages.groups import Groups
 from rl_core.algorithms.advantages.scaling import ScaledConfig, whiten
-from rl_core.algorithms.advantages.scan import discounted_sums, front_of, moved
+from rl_core.algorithms.advantages.scan import Kept, discounted_sums
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-ROWS = 256
-"""Rows worked on at once: what they need between steps stays in the processor's cache."""
+PART_ELEMENTS = 270_000
+"""Actions worked on at once, in whole rows: what they need between steps stays in the processor's cache."""
 
 
 def gae(
@@ -28,20 +28,17 @@ def gae(
     """Advantages and returns (A + V), [B, T] each, 0 where the mask is; whatever stands there has no influence."""
     import torch
 
-    kept_BT = mask_BT != 0
-    front_BT = front_of(kept_BT)
-    if front_BT is not None:
-        rewards_BT, values_BT = (moved(tensor, kept_BT, front_BT) for tensor in (rewards_BT, values_BT))
-    advantages_BT, returns_BT = torch.empty_like(rewards_BT), torch.empty_like(rewards_BT)
-    inputs = (rewards_BT, values_BT, kept_BT if front_BT is None else front_BT, advantages_BT, returns_BT)
-    for part in zip(*(tensor.split(ROWS) for tensor in inputs), strict=True):
-        _gae_front(*part, gamma=gamma, lam=lam)
-    if front_BT is None:
-        return advantages_BT, returns_BT
-    return moved(advantages_BT, front_BT, kept_BT), moved(returns_BT, front_BT, kept_BT)
+    kept_BT = mask_BT if mask_BT.dtype == torch.bool else mask_BT != 0
+    dtype = torch.promote_types(rewards_BT.dtype, values_BT.dtype)
+    advantages_BT, returns_BT = rewards_BT.new_empty((2, *rewards_BT.shape), dtype=dtype)
+    tensors = (rewards_BT.to(dtype), values_BT.to(dtype), kept_BT, advantages_BT, returns_BT)
+    num_rows = max(1, PART_ELEMENTS // max(1, kept_BT.shape[1]))
+    for part in zip(*(tensor.split(num_rows) for tensor in tensors), strict=True):
+        _gae_rows(*part, gamma=gamma, lam=lam)
+    return advantages_BT, returns_BT
 
 
-def _gae_front(
+def _gae_rows(
     rewards_BT: Tensor,
     values_BT: Tensor,
     kept_BT: Tensor,
@@ -51,14 +48,16 @@ def _gae_front(
     gamma: float,
     lam: float,
 ) -> None:
-    """`gae` where the kept places of every row come first, into the last two tensors."""
-    skipped_BT = ~kept_BT
-    values_BT = values_BT.masked_fill(skipped_BT, 0.0)
-    deltas_BT = rewards_BT - values_BT
-    deltas_BT[:, :-1].add_(values_BT[:, 1:], alpha=gamma)
-    deltas_BT.masked_fill_(skipped_BT, 0.0)
-    advantages_BT.copy_(discounted_sums(deltas_BT, gamma * lam))
-    returns_BT.copy_(values_BT.add_(advantages_BT))
+    """`gae` of a few rows, into the last two tensors."""
+    import torch
+
+    kept = Kept(kept_BT, rewards_BT.dtype)
+    values_BT = kept.zeroed(values_BT)
+    front_values_BT = kept.to_front(values_BT)
+    deltas_BT = kept.to_front(kept.zeroed(rewards_BT)).sub_(front_values_BT)
+    deltas_BT[:, :-1].add_(front_values_BT[:, 1:], alpha=gamma)
+    advantages_BT.copy_(kept.from_front(discounted_sums(deltas_BT, gamma * lam)))
+    torch.add(advantages_BT, values_BT, out=returns_BT)
 
 
 @advantage_estimators.register("gae")
