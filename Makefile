@@ -9,7 +9,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test check format clean $(filter bench-%,$(shell awk -F: '/^bench-/ {print $$1}' Makefile)) curves
+.PHONY: help install train up down test check format clean $(filter bench-%,$(shell awk -F: '/^bench-/ {print $$1}' Makefile)) curves
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,6 +29,12 @@ $(STAMP): pyproject.toml constraints.txt
 
 train: $(STAMP) ## train a recipe: make train RECIPE=text
 	$(BIN)/rl-train run $(RECIPE)
+
+up: $(STAMP) ## start Prefect and MLflow servers, deployments and workers
+	$(BIN)/rl-train up
+
+down: $(STAMP) ## stop them
+	$(BIN)/rl-train down
 
 test: $(STAMP) ## run the tests
 	$(BIN)/python -m pytest
@@ -73,5 +79,5 @@ bench-prep: $(STAMP) ## time preparation of an archive of small images beside un
 bench-weight-sync: $(STAMP) ## time a weight sync of SmolLM2 beside the gather alone and memcpy
 	$(BIN)/python -m benchmarks.weight_sync
 
-curves: $(STAMP) ## train GRPO, DAPO, RLOO and GSPO on SmolLM2 and draw their rewards (most of an hour, idle machine)
+curves: $(STAMP) ## train GRPO, DAPO, RLOO and GSPO on SmolLM2 and draw their rewards (about half an hour, idle machine)
 	$(BIN)/python -m benchmarks.curves
