@@ -10,6 +10,7 @@ from schemas.receipts import Approval, GateReceipt, ScoreChange, VersionReceipt
 from schemas.registration import RegistrationConfig
 
 PATIENCE_S = 7 * 24 * 3600
+POLL_S = 10
 
 
 class Decision(RunInput):
@@ -33,7 +34,7 @@ def ask_for_approval(registration: RegistrationConfig, version: VersionReceipt, 
     get_run_logger().info("waiting for approval of %s v%s", version.name, version.version)
     try:
         form = Decision.with_initial_data(description=question(version, gate))
-        answer = pause_flow_run(wait_for_input=form, timeout=PATIENCE_S)
+        answer = pause_flow_run(wait_for_input=form, timeout=PATIENCE_S, poll_interval=POLL_S)
     except FlowPauseTimeout:
         return Approval(given=False, reason=f"nobody approved it within {PATIENCE_S // 86400} days")
     by = answer.your_name or "somebody in the Prefect UI"

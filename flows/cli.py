@@ -9,7 +9,9 @@ import typer
 from flows.data_cli import data, validate
 from flows.models_cli import lineage, promote, reproduce
 from flows.prep_cli import make_fixture, prep
+from flows.reports_cli import compare, report
 from flows.serve_cli import serve_rewards, serve_search
+from flows.services_cli import down, status, up
 from rl_core.errors import UserError
 from rl_core.home import Home
 
@@ -24,9 +26,14 @@ app.command()(validate)
 app.command()(prep)
 app.command()(serve_search)
 app.command()(serve_rewards)
+app.command()(up)
+app.command()(status)
+app.command()(down)
 app.command()(lineage)
 app.command()(promote)
 app.command()(reproduce)
+app.command()(report)
+app.command()(compare)
 data.command()(make_fixture)
 app.add_typer(data, name="data")
 

@@ -25,6 +25,7 @@ from tasks.promote_model import promote_model
 from tasks.register_model import register_model
 from tasks.train_iteration import train_iteration
 from tasks.validate_data import validate_data
+from tasks.write_report import write_report
 
 
 @flow(name="rl-train", flow_run_name="rl-train {recipe}", validate_parameters=True)
@@ -65,7 +66,9 @@ def rl_train(
             final = evaluate(plan, "final", training.num_iterations, baseline)
             version = register_model(plan, baseline, final)
             gate = judge_model(plan, baseline, final)
-            return promote_model(plan, version, gate, ask_for_approval(settings.registration, version, gate))
+            model = promote_model(plan, version, gate, ask_for_approval(settings.registration, version, gate))
+            write_report(plan, return_state=True)  # a report that fails shows as such, and costs no model
+            return model
 
 
 if __name__ == "__main__":

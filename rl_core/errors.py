@@ -37,6 +37,10 @@ class StorageError(UserError):
     """Something could not be written or read back: a full disk, a missing permission, a damaged file."""
 
 
+class ServiceError(UserError):
+    """A server or worker cannot be started or reached, or would be open to everybody."""
+
+
 class RewardError(RLTrainError):
     """A reward is missing or not finite."""
 

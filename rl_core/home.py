@@ -5,6 +5,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from rl_core.running import find_process
+
 
 @dataclass(frozen=True)
 class Home:
@@ -57,12 +59,15 @@ class Home:
     @property
     def mlflow_ui(self) -> str:
         """Where the MLflow UI is served; empty when no server is known."""
-        if self.mlflow_uri.startswith("http"):
-            return self.mlflow_uri
+        return self.mlflow_uri if self.mlflow_uri.startswith("http") else self._served("mlflow")
+
+    def _served(self, name: str) -> str:
+        """The address of a service that `rl-train up` started; empty when it does not run."""
         try:
-            return json.loads(self.services.read_text(encoding="utf-8"))["mlflow"]["url"]
-        except FileNotFoundError:
+            entry = json.loads(self.services.read_text(encoding="utf-8"))[name]
+        except (FileNotFoundError, KeyError):
             return ""
+        return entry["url"] if find_process(entry["pid"], entry["started"]) else ""
 
     def environment(self) -> dict[str, str]:
         """Settings that keep services local and silent; those the user has set already win."""
@@ -82,6 +87,8 @@ class Home:
             "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
             "TOKENIZERS_PARALLELISM": "false",
         }
+        if prefect := self._served("prefect"):
+            defaults["PREFECT_API_URL"] = f"{prefect}/api"
         return {key: os.environ.get(key, value) for key, value in defaults.items()}
 
     def activate(self) -> None:

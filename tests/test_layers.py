@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("schemas", "rl_core", "tasks", "flows", "deployments")
 
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("schemas", "rl_core.errors", "rl_core.registry", "rl_core.home", "rl_core.orphans"),
+    ("schemas", "rl_core.errors", "rl_core.registry", "rl_core.home", "rl_core.orphans", "rl_core.running"),
     ("rl_core.data_proto", "rl_core.dispatch", "rl_core.rank_info"),
     (
         "rl_core.algorithms",
@@ -22,7 +22,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ),
     ("rl_core.models", "rl_core.train", "rl_core.rollout"),
     ("rl_core.distributed", "rl_core.tracking"),
-    ("rl_core.trainers", "rl_core.evaluation", "rl_core.reporting"),
+    ("rl_core.trainers", "rl_core.evaluation", "rl_core.reporting", "rl_core.services"),
     ("tasks",),
     ("flows",),
     ("deployments",),

@@ -1,0 +1,68 @@
+"""`rl-train report` and `compare`: what runs came to, for people."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rl_core.home import Home
+
+if TYPE_CHECKING:
+    from rl_core.reporting.compare import Compared
+
+RUN = "Name of the run's folder, its MLflow run id, or models:/NAME@champion"
+
+
+def report(
+    run: Annotated[str, typer.Argument(help=RUN)],
+    to: Annotated[Path | None, typer.Option(help="File to write; unset: report.html in the run's folder")] = None,
+) -> None:
+    """Write the report of a run, as far as it has come: one HTML file that needs nothing else."""
+    from rl_core.reporting.report import write_report
+    from rl_core.reporting.run_record import find_run
+
+    home = Home.default()
+    typer.echo(write_report(find_run(home, run), home, to))
+
+
+def compare(
+    runs: Annotated[list[str], typer.Argument(help=f"Two or more. {RUN}")],
+    to: Annotated[Path | None, typer.Option(help="HTML file to write besides")] = None,
+) -> None:
+    """Set runs side by side: what each reached, how sure the difference is, and where the recipes differ."""
+    from rl_core.reporting.compare import compare_page, compare_runs, differing_settings
+    from rl_core.reporting.run_record import find_run
+
+    home = Home.default()
+    records = [find_run(home, run) for run in runs]
+    _print(compare_runs(records), differing_settings(records))
+    if to is not None:
+        to.write_text(compare_page(records), encoding="utf-8")
+        typer.echo(to)
+
+
+def _print(runs: "list[Compared]", settings: dict[str, list[str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False, markup=False)
+    reached = Table(title="Held-out accuracy; changes from the first run", title_justify="left")
+    for column in ("run", "before", "after", "change", "95 % interval", "steps", "version"):
+        reached.add_column(column, overflow="fold")
+    for run in runs:
+        reached.add_row(
+            run.record.name,
+            f"{run.before.accuracy:.3f}" if run.before else "",
+            f"{run.after.accuracy:.3f}" if run.after else "",
+            f"{run.change.mean:+.3f}" if run.change else "",
+            f"{run.change.low:+.3f} to {run.change.high:+.3f}" if run.change else "",
+            str(len(run.record.steps)),
+            f"{run.record.model.name} v{run.record.model.version}" if run.record.model else "",
+        )
+    console.print(reached)
+    differing = Table(title="Where the recipes differ", title_justify="left")
+    for column in ("key", *(run.record.name for run in runs)):
+        differing.add_column(column, overflow="fold")
+    for key, values in settings.items():
+        differing.add_row(key, *values)
+    console.print(differing)

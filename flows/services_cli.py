@@ -1,0 +1,79 @@
+"""`rl-train up`, `status` and `down`: the services of this machine in one command."""
+
+import shlex
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rl_core.home import Home
+
+if TYPE_CHECKING:
+    from rl_core.services.stack import Stack
+
+NOT_RUNNING = 1
+
+
+def up(
+    host: Annotated[
+        str, typer.Option(help="Where to listen; any but this machine's own needs passwords")
+    ] = "127.0.0.1",
+    foreground: Annotated[bool, typer.Option("--foreground", help="Stay, and stop everything on Ctrl-C")] = False,
+) -> None:
+    """Start Prefect server, MLflow server, work pools, deployments and workers; what runs already is left alone."""
+    stack = _stack()
+    stack.up(host)
+    prefect = next(one.record for one in stack.status() if one.name == "prefect" and one.record)
+    typer.echo(f"runs are started with: PREFECT_API_URL={prefect.url}/api prefect deployment run rl-train/text --watch")
+    if foreground:
+        _stay(stack)
+
+
+def status(
+    env: Annotated[bool, typer.Option("--env", help="Print the exports that let commands find the services")] = False,
+) -> None:
+    """Show what runs, and where; exit code 1 when something does not."""
+    from rl_core.services.service import State
+
+    if env:
+        home = Home.default().environment()
+        for name in ("PREFECT_API_URL", "RL_TRAIN_HOME"):
+            typer.echo(f"export {name}={shlex.quote(home[name])}" if name in home else f"unset {name}")
+        return
+    found = _stack().status()
+    for one in found:
+        where = f"{one.record.url}  pid {one.record.pid}  log {one.record.log}" if one.record else ""
+        typer.echo(f"{one.name:18} {one.state:8} {where}")
+    if not found:
+        typer.echo("nothing runs; rl-train up starts it")
+    if not found or any(one.state is not State.RUNNING for one in found):
+        raise typer.Exit(NOT_RUNNING)
+
+
+def down() -> None:
+    """Stop everything that `up` started; data and logs stay."""
+    if not _stack().down():
+        typer.echo("nothing was running")
+
+
+def _stack() -> "Stack":
+    from rl_core.services.stack import Stack
+
+    return Stack(Home.default(), typer.echo)
+
+
+def _stay(stack: "Stack") -> None:
+    """Wait for Ctrl-C or SIGTERM, or until a service ends by itself; then stop everything."""
+    import signal
+    import threading
+
+    asked = threading.Event()
+    for ending in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(ending, lambda *_: asked.set())
+    typer.echo("everything runs; Ctrl-C stops it")
+    while not asked.wait(2.0):
+        ended = stack.ended()
+        if ended:
+            typer.echo(f"{', '.join(ended)} ended by itself; see {Home.default().logs}", err=True)
+            stack.down()
+            raise typer.Exit(NOT_RUNNING)
+    stack.down()

@@ -1,0 +1,65 @@
+"""Which of a run's metrics are drawn, and how sure each point is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from markupsafe import Markup
+
+from rl_core.reporting.charts import Point, Series, line_chart
+from rl_core.reporting.run_record import SECONDS, RunRecord
+from rl_core.tracking.plots import Curve, curve_of
+
+SHOWN_FIRST = ("response_length_mean", "truncated_share", "entropy", "approx_kl", "loss", "grad_norm")
+"""Metrics that a person looks at first, beside the one that is learned."""
+Z_95 = 1.96
+
+
+def learning_curve(record: RunRecord) -> Markup:
+    """What is learned, per step with the interval of its mean, and the held-out accuracy with its own."""
+    curve = curve_of(record.recipe.domain)
+    series = [mean_series(record, curve, curve.label), held_out_series(record, "held-out accuracy")]
+    return line_chart(curve.title, series)
+
+
+def mean_series(record: RunRecord, curve: Curve, label: str) -> Series:
+    """The mean of each step's rows. Its interval takes the rows of a step as independent draws."""
+    num_rows = record.recipe.training.prompts_per_step * record.recipe.rows_per_prompt
+    points = []
+    for step in record.steps:
+        mean = step.get(curve.mean, math.nan)
+        spread = step.get(curve.spread) if curve.spread else None
+        half = None if spread is None else Z_95 * spread / math.sqrt(num_rows)
+        points.append(Point(step["step"], mean, *((None, None) if half is None else (mean - half, mean + half))))
+    return Series(label, points)
+
+
+def held_out_series(record: RunRecord, label: str) -> Series:
+    """Every evaluation with the interval of its accuracy."""
+    points = [Point(one.step, one.accuracy, one.ci_low, one.ci_high) for one in record.evaluations]
+    return Series(label, points, dots=True)
+
+
+def first_curves(record: RunRecord) -> list[Markup]:
+    """Charts of the metrics that matter most, as far as the run has them."""
+    return [_chart(record.steps, name) for name in _varying(record.steps) if name in SHOWN_FIRST]
+
+
+def further_curves(record: RunRecord) -> list[Markup]:
+    """Charts of every other metric that changed during the run."""
+    curve = curve_of(record.recipe.domain)
+    left_out = {"step", curve.mean, curve.spread, *SHOWN_FIRST}
+    names = [name for name in _varying(record.steps) if name not in left_out and not name.startswith(SECONDS)]
+    return [_chart(record.steps, name) for name in names]
+
+
+def _chart(steps: Sequence[Mapping[str, float]], name: str) -> Markup:
+    points = [Point(step["step"], step.get(name, math.nan)) for step in steps]
+    return line_chart(name.replace("_", " "), [Series(name, points)])
+
+
+def _varying(steps: Sequence[Mapping[str, float]]) -> list[str]:
+    """Names of metrics with more than one value, in the order of their first appearance."""
+    names = dict.fromkeys(name for step in steps for name in step)
+    return [name for name in names if len({step[name] for step in steps if name in step}) > 1]

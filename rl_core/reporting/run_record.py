@@ -1,0 +1,105 @@
+"""What one run left behind, read from its folder: the material of reports and comparisons."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rl_core.errors import StorageError
+from rl_core.evaluation.runner import read_samples
+from rl_core.home import Home
+from rl_core.registry import nearest
+from rl_core.tracking.registry import find_version
+from rl_core.trainers.run_folder import RunFolder
+from rl_core.trainers.run_plan import flatten
+from schemas.receipts import EvalReceipt, ModelReceipt
+from schemas.recipe import Recipe
+
+SECONDS = "seconds/"
+"""Before the phases of a step, in its metrics."""
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """A run by its folder."""
+
+    folder: RunFolder
+
+    @property
+    def name(self) -> str:
+        return self.folder.root.name
+
+    @cached_property
+    def recipe(self) -> Recipe:
+        return Recipe.model_validate(yaml.safe_load((self.folder.root / "recipe.yaml").read_text(encoding="utf-8")))
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """The recipe's values under dotted keys."""
+        return flatten(self.recipe.model_dump(mode="json"))
+
+    @property
+    def mlflow_run_id(self) -> str:
+        return json.loads((self.folder.root / "run.json").read_text(encoding="utf-8"))["mlflow_run_id"]
+
+    @cached_property
+    def steps(self) -> list[dict[str, float]]:
+        """Metrics of every finished step, in order."""
+        return self.folder.history()
+
+    @property
+    def model(self) -> ModelReceipt | None:
+        """The registered version; None while the run is not done."""
+        return self.folder.receipt("promote-model", ModelReceipt)
+
+    @cached_property
+    def evaluations(self) -> list[EvalReceipt]:
+        """Every evaluation of the run, by step; the baseline first and the final one last."""
+        labels = [path.stem for path in (self.folder.root / "receipts").glob("evaluate-*.json")]
+        found = [self.folder.receipt(label, EvalReceipt) for label in labels]
+        ranks = {"baseline": 0, "final": 2}
+        return sorted((one for one in found if one), key=lambda one: (one.step, ranks.get(one.label, 1)))
+
+    def evaluation(self, label: str) -> EvalReceipt | None:
+        return next((one for one in self.evaluations if one.label == label), None)
+
+    def samples(self, label: str) -> list[dict[str, Any]]:
+        """Every held-out row of an evaluation; empty when it has not been made."""
+        path = self.folder.root / "samples" / f"evaluate-{label}.jsonl"
+        return read_samples(path) if path.is_file() else []
+
+    def phase_seconds(self) -> dict[str, float]:
+        """Seconds per phase over all steps, the longest first."""
+        totals: dict[str, float] = {}
+        for step in self.steps:
+            for name, value in step.items():
+                if name.startswith(SECONDS):
+                    phase = name.removeprefix(SECONDS)
+                    totals[phase] = totals.get(phase, 0.0) + value
+        return dict(sorted(totals.items(), key=lambda item: -item[1]))
+
+
+def find_run(home: Home, run: str) -> RunRecord:
+    """A run by the name of its folder, its MLflow run id, or the model version it registered (`models:/...`).
+
+    Raises: StorageError naming the nearest known run.
+    """
+    folders = {path.parent.name: path.parent for path in home.runs.glob("*/run.json")}
+    if run in folders:
+        return RunRecord(RunFolder(folders[run]))
+    wanted = find_version(home.mlflow_uri, run).tags["run_id"] if run.startswith("models:/") else run
+    records = [RunRecord(RunFolder(path)) for path in folders.values()]
+    found = next((record for record in records if record.mlflow_run_id == wanted), None)
+    if found is None:
+        raise StorageError(f"no run {run!r} under {home.runs}{nearest(run, sorted(folders))}")
+    return found
+
+
+def embedded_pictures(record: RunRecord) -> list[Path]:
+    """Pictures that the run's domain made of its held-out rows."""
+    return sorted((record.folder.root / "samples").glob("*.png"))

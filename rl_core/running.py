@@ -1,0 +1,38 @@
+"""A process that outlives the command that started it, known by its id and its start time."""
+
+from __future__ import annotations
+
+import psutil
+
+GRACE_S = 20.0
+_SAME_S = 1.0
+"""Start times of one process agree within this; another process with the same id began later."""
+
+
+def find_process(pid: int, started: float) -> psutil.Process | None:
+    """The process that had this id and start time, or None when it has ended (its id may be another's by now)."""
+    try:
+        process = psutil.Process(pid)
+        gone = abs(process.create_time() - started) > _SAME_S or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return None
+    return None if gone else process
+
+
+def stop_tree(process: psutil.Process, grace_s: float = GRACE_S) -> None:
+    """End a process in an orderly way, and then, whatever it takes, everything below it."""
+    try:
+        below = process.children(recursive=True)
+        process.terminate()
+        process.wait(grace_s)
+    except psutil.NoSuchProcess:
+        return
+    except psutil.TimeoutExpired:
+        process.kill()
+    _, left = psutil.wait_procs(below, timeout=1)
+    for child in left:
+        child.terminate()
+    _, left = psutil.wait_procs(left, timeout=grace_s)
+    for child in left:
+        child.kill()
+    psutil.wait_procs([process, *left], timeout=grace_s)

@@ -1,0 +1,113 @@
+"""The services themselves: their commands, settings and signs of life."""
+
+from __future__ import annotations
+
+import base64
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+import yaml
+
+from rl_core.home import Home
+from rl_core.services.exposure import is_local
+from rl_core.services.service import Service
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PROJECT_FILE = REPOSITORY / "prefect.yaml"
+USUAL_PORTS = {"prefect": 4200, "mlflow": 5000}
+"""The servers in the order of their start; workers come after them."""
+QUERY_SECONDS = "2"
+"""A run starts within this; Prefect's own default of 10 is for many workers on one server."""
+
+
+def base_environment(home: Home) -> dict[str, str]:
+    """What every service gets: local state, no telemetry."""
+    return home.environment() | {"PYTHONUNBUFFERED": "1"}
+
+
+def prefect_server(home: Home, host: str, port: int) -> Service:
+    """API and UI of Prefect, on SQLite in the home folder (or `PREFECT_SERVER_DATABASE_CONNECTION_URL`)."""
+    url = f"http://{_shown(host)}:{port}"
+    return Service(
+        name="prefect",
+        command=[sys.executable, "-m", "prefect", "server", "start", "--host", host, "--port", str(port)],
+        environment=base_environment(home) | {"PREFECT_API_URL": f"{url}/api", "PREFECT_UI_API_URL": f"{url}/api"},
+        url=url,
+        answers=lambda: answers(f"{url}/api/health"),
+    )
+
+
+def mlflow_server(home: Home, host: str, port: int) -> Service:
+    """The MLflow UI over the home's database. Runs write to the database itself, so they need no server to go on."""
+    url = f"http://{_shown(host)}:{port}"
+    command = [sys.executable, "-m", "mlflow", "server", "--host", host, "--port", str(port), "--workers", "1"]
+    command += ["--backend-store-uri", home.mlflow_uri, "--no-serve-artifacts"]
+    command += ["--default-artifact-root", home.mlflow_artifacts.as_uri()]
+    if not is_local(host):
+        command += ["--app-name", "basic-auth"]
+    return Service(
+        name="mlflow",
+        command=command,
+        environment=base_environment(home),
+        url=url,
+        answers=lambda: answers(f"{url}/health"),
+    )
+
+
+def worker(home: Home, pool: str, prefect_url: str) -> Service:
+    """What starts the runs of a work pool, as processes on this machine."""
+    api = f"{prefect_url}/api"
+    settings = {"PREFECT_API_URL": api, "PREFECT_WORKER_QUERY_SECONDS": QUERY_SECONDS}
+    name = f"worker-{pool}"
+    return Service(
+        name=name,
+        command=[sys.executable, "-m", "prefect", "worker", "start", "--pool", pool, "--name", name],
+        environment=base_environment(home) | settings,
+        url=f"{prefect_url}/work-pools/work-pool/{pool}",
+        answers=lambda: _is_online(api, pool, name),
+    )
+
+
+def work_pools() -> dict[str, str]:
+    """Names of the work pools that the deployments use, and the kind each has."""
+    deployments = yaml.safe_load(PROJECT_FILE.read_text(encoding="utf-8"))["deployments"]
+    return {deployment["work_pool"]["name"]: "process" for deployment in deployments}
+
+
+def answers(url: str) -> bool:
+    """Whether a GET is answered with 200."""
+    try:
+        return httpx.get(url, headers=_credentials(), timeout=5).status_code == httpx.codes.OK
+    except httpx.HTTPError:
+        return False
+
+
+def ask(url: str, body: Mapping[str, Any] | None = None) -> Any:
+    """The JSON that Prefect's API answers; None where there is no such thing. Raises: httpx.HTTPError."""
+    headers = _credentials()
+    found = httpx.get(url, headers=headers) if body is None else httpx.post(url, json=dict(body), headers=headers)
+    if found.status_code == httpx.codes.NOT_FOUND:
+        return None
+    return found.raise_for_status().json()
+
+
+def _is_online(api: str, pool: str, name: str) -> bool:
+    try:
+        workers = ask(f"{api}/work_pools/{pool}/workers/filter", {}) or []
+    except httpx.HTTPError:
+        return False
+    return any(found["name"] == name and found["status"] == "ONLINE" for found in workers)
+
+
+def _credentials() -> dict[str, str]:
+    words = os.environ.get("PREFECT_API_AUTH_STRING")
+    return {"Authorization": f"Basic {base64.b64encode(words.encode()).decode()}"} if words else {}
+
+
+def _shown(host: str) -> str:
+    """An address to connect to, where `host` is one to listen on."""
+    return "127.0.0.1" if host in ("0.0.0.0", "::") else host

@@ -1,0 +1,120 @@
+"""One service: how it is started, whether it answers, and the record that lets a later command find it again."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+import psutil
+from pydantic import BaseModel, ConfigDict
+
+from rl_core.errors import ServiceError
+from rl_core.running import find_process, stop_tree
+
+START_S = 180.0
+PATIENCE_S = 20.0
+"""A busy machine may keep a healthy service from answering for this long."""
+POLL_S = 0.3
+LOG_LINES = 15
+_started: list[subprocess.Popen[bytes]] = []
+"""Python takes a process that nobody refers to for a leak; services are meant to outlive their starter."""
+
+
+class Record(BaseModel):
+    """A started service, as `services.json` holds it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    pid: int
+    started: float
+    url: str
+    log: str
+
+    @property
+    def process(self) -> psutil.Process | None:
+        """The running process; None when it has ended."""
+        return find_process(self.pid, self.started)
+
+
+class State(StrEnum):
+    """What became of a service."""
+
+    RUNNING = "running"
+    """Its process is there, and it answers."""
+    SILENT = "silent"
+    """Its process is there, and it does not answer."""
+    STOPPED = "stopped"
+    """It has no process."""
+
+
+@dataclass(frozen=True)
+class Service:
+    """What there is to start."""
+
+    name: str
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    url: str
+    """Where people and programs reach it; for a worker, where its runs are seen."""
+    answers: Callable[[], bool]
+
+    def start(self, folder: Path, log: Path) -> Record:
+        """Start it in a session of its own, and wait until it answers.
+
+        Raises: ServiceError with the end of its log when it ends or stays silent; then nothing of it runs.
+        """
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("ab") as out:
+            process = subprocess.Popen(
+                [*self.command],
+                cwd=folder,
+                env=os.environ | dict(self.environment),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        _started.append(process)
+        record = Record(pid=process.pid, started=psutil.Process(process.pid).create_time(), url=self.url, log=str(log))
+        try:
+            self._await(process, log)
+        except BaseException:
+            if found := record.process:
+                stop_tree(found)
+            raise
+        return record
+
+    def _await(self, process: subprocess.Popen[bytes], log: Path) -> None:
+        """Wait until it answers. Raises: ServiceError when it ends, or stays silent."""
+        end = time.monotonic() + START_S
+        while not self.answers():
+            if process.poll() is not None:
+                raise ServiceError(f"{self.name} ended with code {process.returncode}; {_end_of(log)}")
+            if time.monotonic() > end:
+                raise ServiceError(f"{self.name} does not answer after {START_S:.0f} s; {_end_of(log)}")
+            time.sleep(POLL_S)
+
+    def answers_soon(self) -> bool:
+        """Whether it answers within `PATIENCE_S`."""
+        end = time.monotonic() + PATIENCE_S
+        while not self.answers():
+            if time.monotonic() > end:
+                return False
+            time.sleep(POLL_S)
+        return True
+
+    def state(self, record: Record | None) -> State:
+        """Whether what was recorded runs and answers."""
+        if record is None or record.process is None:
+            return State.STOPPED
+        return State.RUNNING if self.answers_soon() else State.SILENT
+
+
+def _end_of(log: Path) -> str:
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_LINES:]
+    return f"the end of {log}:\n" + "\n".join(lines)

@@ -1,0 +1,24 @@
+"""write-report: what the run came to, as one HTML file in the run's folder and in MLflow."""
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+
+from rl_core.home import Home
+from rl_core.reporting import report
+from rl_core.reporting.run_record import RunRecord
+from rl_core.trainers.session import session_for
+from schemas.receipts import RunPlan
+from tasks import artifacts
+
+
+@task(name="write-report", cache_policy=NO_CACHE)
+def write_report(plan: RunPlan) -> str:
+    """Write and publish the report. Returns: its path."""
+    session = session_for(plan)
+    path = report.write_report(RunRecord(session.folder), Home.default())
+    session.tracking.log_artifact(path)
+    url = f"{plan.mlflow_url}/artifacts/report.html"
+    artifacts.markdown(
+        "report", f"[Report of the run]({url}), also at `{path}`", "Curves, samples, lineage on one page"
+    )
+    return str(path)

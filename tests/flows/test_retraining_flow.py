@@ -1,0 +1,94 @@
+"""The flow's own decisions, against a Prefect server: nothing to learn ends at once, and a person is asked."""
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prefect import flow
+from prefect.client.orchestration import get_client
+from prefect.flow_runs import resume_flow_run
+
+from flows.approval import ask_for_approval, question
+from flows.rl_train import rl_train
+from rl_core.home import Home
+from rl_core.trainers.session import close_sessions
+from schemas.receipts import Approval, GateReceipt, ScoreChange, VersionReceipt
+from schemas.registration import RegistrationConfig, Retrain
+from tests.made_runs import make_run, recipe_of, register
+
+PATIENCE_S = 120
+VERSION = VersionReceipt(name="rl-train-x", version=2, model_path="model")
+DECIDED = ScoreChange(score="accuracy", before=0.5, after=0.75, low=0.1, high=0.4, confidence=0.98)
+GATE = GateReceipt(
+    compared_with="champion v1", decided_by=DECIDED, guards=[], margin=0, confidence=0.9, passed=True, reason="better"
+)
+
+
+@pytest.fixture
+def home(tmp_path: Path, prefect_harness: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
+    monkeypatch.setenv("RL_TRAIN_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    yield Home.default()
+    close_sessions()
+
+
+def test_a_run_with_nothing_new_ends_at_once_saying_so(home: Home, tmp_path: Path, tiny_model_dir: Path):
+    recipe = recipe_of("nothing-new", tmp_path, tiny_model_dir)
+    path = tmp_path / "recipe.yaml"
+    path.write_text(yaml.safe_dump(recipe))
+    version = register(make_run(recipe, [0.0] * 4, [1.0] * 4))
+    state = rl_train(str(path), retrain=Retrain.WHEN_NEW, return_state=True)
+    assert state.is_completed()
+    assert state.name == "NothingNew"
+    assert state.message is not None
+    assert state.message.startswith(f"nothing new since {version.name} v1")
+    assert len(list(home.runs.iterdir())) == 1
+
+
+@flow
+def asks() -> Approval:
+    """A flow that asks as `rl-train` does."""
+    return ask_for_approval(RegistrationConfig(approval=True), VERSION, GATE)
+
+
+def paused_run() -> Any:
+    """The id of the flow run that waits."""
+    end = time.monotonic() + PATIENCE_S
+    while time.monotonic() < end:
+        with get_client(sync_client=True) as client:
+            waiting = [run for run in client.read_flow_runs() if run.state and run.state.is_paused()]
+        if waiting:
+            return waiting[0].id
+        time.sleep(0.3)
+    raise AssertionError("no run waits")
+
+
+@pytest.mark.parametrize(("promote", "verb"), [(True, "approved"), (False, "refused")])
+def test_a_person_decides(promote: bool, verb: str, prefect_harness: None, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PREFECT__RUNTIME__FLOW_RUN__DEPLOYMENT_ID", "a deployment")
+    monkeypatch.setattr("flows.approval.POLL_S", 1)
+    said: list[Approval] = []
+    waiting = threading.Thread(target=lambda: said.append(asks()))
+    waiting.start()
+    answer = {"promote": promote, "reason": "looks right", "your_name": "ada"}
+    resume_flow_run(paused_run(), run_input=answer)
+    waiting.join(PATIENCE_S)
+    assert said == [Approval(given=promote, by="ada", reason=f"{verb} by ada: looks right")]
+
+
+def test_nobody_is_asked_in_vain():
+    asked = RegistrationConfig(approval=True)
+    assert ask_for_approval(RegistrationConfig(), VERSION, GATE) == Approval(given=True)
+    assert ask_for_approval(asked, VERSION, GATE.model_copy(update={"passed": False})) == Approval(given=True)
+    alone = ask_for_approval(asked, VERSION, GATE)
+    assert (alone.given, alone.reason) == (False, "awaits approval: rl-train promote rl-train-x 2")
+
+
+def test_the_question_shows_the_comparison():
+    text = question(VERSION, GATE)
+    assert "Make **rl-train-x v2** the champion in place of champion v1?" in text
+    assert "| accuracy | 0.500 | 0.750 | +0.250 | +0.100 to +0.400 |" in text

@@ -1,0 +1,148 @@
+"""A report and a comparison of runs: everything is on the page, and the page asks nothing from outside."""
+
+import re
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from prefect.logging import disable_run_logger
+
+from rl_core.errors import StorageError
+from rl_core.home import Home
+from rl_core.reporting.compare import compare_page, compare_runs, differing_settings
+from rl_core.reporting.report import write_report
+from rl_core.reporting.run_record import find_run
+from rl_core.trainers.session import close_sessions
+from schemas.receipts import Approval
+from tasks import write_report as write_report_task
+from tasks.judge_model import judge_model
+from tasks.promote_model import promote_model
+from tests.made_runs import MadeRun, make_run, recipe_of, register
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
+    root = tmp_path_factory.mktemp("home")
+    with pytest.MonkeyPatch.context() as patch, disable_run_logger():
+        patch.setenv("RL_TRAIN_HOME", str(root))
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        yield Home.default()
+    close_sessions()
+
+
+@pytest.fixture(scope="module")
+def runs(home: Home, tmp_path_factory: pytest.TempPathFactory, tiny_model_dir: Path) -> list[MadeRun]:
+    """One run that is done, and one of another seed whose version has not been registered."""
+    folder = tmp_path_factory.mktemp("rows")
+    done = make_run(recipe_of("made", folder, tiny_model_dir), [0.0, 0.0, 1.0, 0.0], [1.0, 1.0, 1.0, 0.0])
+    gate = judge_model.fn(done.plan, done.baseline, done.final)
+    promote_model.fn(done.plan, register(done), gate, Approval(given=True))
+    return [done, make_run(recipe_of("made", folder, tiny_model_dir, seed=1), [0.0] * 4, [1.0] * 4)]
+
+
+class Page(HTMLParser):
+    """Balanced tags, headings, and whatever would be fetched."""
+
+    VOID = ("meta", "br", "img", "line", "rect", "circle", "polyline", "polygon")
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.fetched: list[str] = []
+        self.ids: list[str] = []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = dict(attrs)
+        if tag not in self.VOID:
+            self.open.append(tag)
+        if tag in ("script", "link", "iframe"):
+            self.fetched.append(tag)
+        if (source := found.get("src")) and not source.startswith("data:"):
+            self.fetched.append(source)
+        self.ids += [found["id"]] if found.get("id") else []
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in self.VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_a_report_holds_everything_and_stands_by_itself(home: Home, runs: list[MadeRun]):
+    (runs[0].folder.root / "samples" / "pictures-final.png").write_bytes(b"\x89PNG")
+    path = write_report(find_run(home, runs[0].folder.root.name), home)
+    assert path == runs[0].folder.root / "report.html"
+    text = path.read_text()
+    page = Page(text)
+    assert page.fetched == []
+    assert "url(" not in text and "@import" not in text
+    assert page.ids == [
+        "curves",
+        "phases",
+        "evaluations",
+        "champion",
+        "samples",
+        "pictures",
+        "data",
+        "lineage",
+        "recipe",
+    ]
+    for shown in (
+        "25.0 %", "75.0 %", "+50.0",  # accuracy before, after, and the change
+        "prefers-color-scheme: dark", "@media print",
+        "4.0 s", "3.0 s",  # rollout and train, two steps
+        "baseline says 0.0", "final says 1.0",
+        "accuracy 0.750 against 0.250 of baseline",
+        "8 of 8 rows accepted",
+        runs[0].plan.cache.run_hash, *(source.sha256 for source in runs[0].plan.cache.sources),
+        "data:image/png;base64,",
+        "num_iterations: 1",
+    ):  # fmt: skip
+        assert shown in text, shown
+    assert "<b>question" not in text, "what a row says is text, never markup"
+    assert "&lt;b&gt;question" in text
+
+
+def test_a_run_that_is_not_done_has_a_report_too(home: Home, runs: list[MadeRun], tmp_path: Path):
+    path = write_report(find_run(home, runs[1].plan.mlflow_run_id), home, tmp_path / "deep" / "r.html")
+    text = path.read_text()
+    Page(text)
+    assert "not finished: 2 of\n2 steps" in text
+    assert 'id="champion"' not in text
+
+
+def test_the_task_puts_the_report_into_mlflow(home: Home, runs: list[MadeRun]):
+    from rl_core.trainers.session import session_for
+
+    path = Path(write_report_task.write_report.fn(runs[0].plan))
+    client = session_for(runs[0].plan).tracking.client
+    assert "report.html" in {item.path for item in client.list_artifacts(runs[0].plan.mlflow_run_id)}
+    assert path.is_file()
+
+
+def test_runs_are_found_by_name_id_and_version(home: Home, runs: list[MadeRun]):
+    name = runs[0].folder.root.name
+    for words in (name, runs[0].plan.mlflow_run_id, "models:/rl-train-made@champion", "models:/rl-train-made/1"):
+        assert find_run(home, words).name == name
+    with pytest.raises(StorageError, match=f"no run '{name[:-1]}' .*did you mean '{name}'"):
+        find_run(home, name[:-1])
+
+
+def test_a_comparison_names_what_differs_and_by_how_much(home: Home, runs: list[MadeRun]):
+    records = [find_run(home, made.folder.root.name) for made in runs]
+    assert differing_settings(records) == {"seed": ["0", "1"]}
+    first, second = compare_runs(records)
+    assert first.change is None
+    assert second.change is not None
+    assert second.change.mean == 0.25
+    assert first.seconds == 7.0
+    text = compare_page(records)
+    assert Page(text).fetched == []
+    assert all(made.folder.root.name in text for made in runs)
+    assert len(re.findall("<polyline", text)) == 2
+    assert "+0.250" in text

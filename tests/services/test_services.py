@@ -1,0 +1,140 @@
+"""Services without the services: who may listen, what is recorded, and what a start that fails leaves behind."""
+
+import http.server
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+
+from rl_core.errors import ServiceError
+from rl_core.home import Home
+from rl_core.running import find_process, stop_tree
+from rl_core.services import catalogue, service
+from rl_core.services.exposure import check_exposure, is_local
+from rl_core.services.service import Record, Service, State
+from rl_core.services.stack import Stack
+
+SLEEP = [sys.executable, "-c", "import time; print('begun', flush=True); time.sleep(60)"]
+PARENT = [sys.executable, "-c", "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input()'], stdin=None)"]
+
+
+def sleeper(answers=lambda: True) -> Service:
+    return Service("sleeper", SLEEP, {}, "http://127.0.0.1:1", answers)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.1.1", "::1", "localhost"])
+def test_this_machine_alone_needs_no_password(host: str):
+    assert is_local(host)
+    check_exposure(host)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.7", "example.org"])
+def test_others_are_refused_without_passwords_and_told_how(host: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    for name in (
+        "PREFECT_SERVER_API_AUTH_STRING", "PREFECT_API_AUTH_STRING", "MLFLOW_AUTH_CONFIG_PATH",
+        "MLFLOW_FLASK_SERVER_SECRET_KEY",
+    ):  # fmt: skip
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ServiceError, match=r"PREFECT_SERVER_API_AUTH_STRING.*MLFLOW_AUTH_CONFIG_PATH") as refused:
+        Stack(Home(tmp_path / "home"), print).up(host)
+    assert "export PREFECT_API_AUTH_STRING" in str(refused.value)
+    assert not (tmp_path / "home").exists(), "nothing was started"
+    monkeypatch.setenv("PREFECT_SERVER_API_AUTH_STRING", "ada:secret")
+    monkeypatch.setenv("PREFECT_API_AUTH_STRING", "ada:other")
+    with pytest.raises(ServiceError, match="the same as the server's"):
+        check_exposure(host)
+
+
+def test_a_started_service_is_found_again_and_stopped(tmp_path: Path):
+    record = sleeper().start(tmp_path, tmp_path / "logs" / "sleeper.log")
+    process = record.process
+    assert process is not None
+    try:
+        assert sleeper().state(record) is State.RUNNING
+        assert Record.model_validate_json(record.model_dump_json()).process == process
+        assert find_process(record.pid, record.started - 60) is None, "another process had this id before"
+        assert process.pid != psutil.Process().pid
+    finally:
+        stop_tree(process)
+    assert record.process is None
+    assert sleeper().state(record) is State.STOPPED
+
+
+def test_what_runs_below_a_service_ends_with_it():
+    parent = psutil.Popen(PARENT, stdin=subprocess.PIPE)
+    while not (below := parent.children()):
+        pass
+    stop_tree(parent, grace_s=5)
+    assert not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in below)
+    assert parent.stdin is not None
+    parent.stdin.close()
+
+
+def test_a_service_that_ends_or_stays_silent_is_told_with_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(service, "START_S", 2.0)
+    broken = Service("broken", [sys.executable, "-c", "raise SystemExit('no such port')"], {}, "", lambda: False)
+    with pytest.raises(ServiceError, match=r"broken ended with code 1; the end of .*broken\.log:\nno such port"):
+        broken.start(tmp_path, tmp_path / "broken.log")
+    before = set(psutil.Process().children())
+    with pytest.raises(ServiceError, match="sleeper does not answer"):
+        sleeper(lambda: False).start(tmp_path, tmp_path / "silent.log")
+    left = set(psutil.Process().children()) - before
+    assert all(child.status() == psutil.STATUS_ZOMBIE for child in left)
+
+
+def test_the_home_knows_only_services_that_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    home = Home(tmp_path)
+    assert "PREFECT_API_URL" not in home.environment()
+    me = psutil.Process()
+    stack = Stack(home, print)
+    entry = {"pid": me.pid, "started": me.create_time(), "url": "http://127.0.0.1:4321", "log": ""}
+    stack._save({"prefect": entry, "mlflow": entry})
+    assert home.environment()["PREFECT_API_URL"] == "http://127.0.0.1:4321/api"
+    assert home.mlflow_ui == "http://127.0.0.1:4321"
+    stack._save({"prefect": entry | {"started": 1.0}})
+    assert "PREFECT_API_URL" not in home.environment()
+    assert stack.ended() == ["prefect"]
+
+
+def test_every_deployment_has_a_pool_that_is_started():
+    deployments = yaml.safe_load(catalogue.PROJECT_FILE.read_text())["deployments"]
+    assert {deployment["work_pool"]["name"] for deployment in deployments} == set(catalogue.work_pools())
+
+
+def test_a_taken_port_is_left_to_its_owner():
+    from rl_core.services.stack import _free_port
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert _free_port("127.0.0.1", port) not in (0, port)
+    with pytest.raises(ServiceError, match=r"cannot listen on 192\.0\.2\.77"):
+        _free_port("192.0.2.77", 0)
+
+
+def test_only_a_good_answer_counts_as_health():
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200 if self.path == "/health" else 500)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            return
+
+    server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    url = f"http://127.0.0.1:{server.server_address[1]}"
+    try:
+        assert catalogue.answers(f"{url}/health")
+        assert not catalogue.answers(f"{url}/broken")
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+    assert not catalogue.answers(f"{url}/health")
