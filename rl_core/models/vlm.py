@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from rl_core.errors import ModelError
 from rl_core.models.causal_lm import CausalLMPolicy
 from rl_core.models.media import Distinct, PromptMedia, distinct, joined
-from schemas.recipe import ModelPart
+from schemas.policy import ModelPart
 
 
 @dataclass(frozen=True)

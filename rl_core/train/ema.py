@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from rl_core.errors import RLTrainError
-from schemas.recipe import EmaConfig, EmaWarmup
+from schemas.policy import EmaConfig, EmaWarmup
 
 
 def decay_at(config: EmaConfig, num_updates: int) -> float:

@@ -3,7 +3,8 @@
 from typing import Any
 
 from rl_core.algorithms import algorithms
-from schemas.recipe import EmaFullConfig, FSDPConfig, FSDPMode, Recipe
+from schemas.policy import FSDPMode
+from schemas.recipe import EmaFullConfig, FSDPConfig, Recipe
 from schemas.rollout import EngineKind
 from schemas.section import DType
 

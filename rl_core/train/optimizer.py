@@ -9,7 +9,8 @@ from torch.nn import Parameter
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
 
-from schemas.recipe import LrSchedulerConfig, LrSchedulerKind, OptimizerConfig
+from schemas.policy import LrSchedulerKind
+from schemas.recipe import LrSchedulerConfig, OptimizerConfig
 
 
 def make_optimizer(parameters: Iterable[Parameter], config: OptimizerConfig) -> AdamW:

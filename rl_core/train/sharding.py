@@ -12,7 +12,8 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 from torch.distributed.tensor import DTensor
 
 from rl_core.train.meshes import SHARD_DIMENSION
-from schemas.recipe import DType, FSDPConfig, FSDPMode
+from schemas.policy import FSDPMode
+from schemas.recipe import DType, FSDPConfig
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh

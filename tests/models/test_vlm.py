@@ -14,7 +14,8 @@ from rl_core.models.family import load_policy
 from rl_core.models.vlm import FAMILIES, VLMPolicy
 from rl_core.rollout.decode import Reply, Request, Sampling, decode, positions_of
 from rl_core.train.lora import inject_lora
-from schemas.recipe import LoraConfig, ModelConfig, ModelPart
+from schemas.policy import ModelPart
+from schemas.recipe import LoraConfig, ModelConfig
 from tests.models.conftest import EOS, KINDS, PAD, made, media, prompt
 
 CPU = torch.device("cpu")

@@ -11,7 +11,8 @@ from rl_core.errors import RLTrainError
 from rl_core.rank_info import RankInfo
 from rl_core.train.ema import EmaShadow, decay_at, local_part
 from rl_core.train.fsdp import FSDPBackend
-from schemas.recipe import EmaConfig, EmaFullConfig, EmaLoraConfig, EmaWarmup
+from schemas.policy import EmaConfig, EmaWarmup
+from schemas.recipe import EmaFullConfig, EmaLoraConfig
 from tests.train.jobs import LORA, Setup, batch, log_probs, make_both, same_bits, train_steps
 from tests.train.ranks import Ranks
 

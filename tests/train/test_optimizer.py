@@ -9,7 +9,8 @@ from pydantic import ValidationError
 from rl_core.errors import RecipeError
 from rl_core.recipes import parse_recipe
 from rl_core.train.optimizer import make_optimizer, make_scheduler, rate_factor
-from schemas.recipe import LrSchedulerConfig, LrSchedulerKind, OptimizerConfig
+from schemas.policy import LrSchedulerKind
+from schemas.recipe import LrSchedulerConfig, OptimizerConfig
 
 QUARTERS = [math.cos(math.pi * share) / 2 + 0.5 for share in (0, 0.25, 0.5, 0.75, 1)]
 

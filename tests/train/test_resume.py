@@ -11,7 +11,8 @@ from rl_core.errors import StorageError
 from rl_core.rank_info import RankInfo
 from rl_core.train.ema import local_part
 from rl_core.train.fsdp import FSDPBackend
-from schemas.recipe import EmaFullConfig, EmaLoraConfig, LoraConfig, LrSchedulerConfig, LrSchedulerKind
+from schemas.policy import LrSchedulerKind
+from schemas.recipe import EmaFullConfig, EmaLoraConfig, LoraConfig, LrSchedulerConfig
 from tests.train.jobs import LORA, Setup, largest_difference, make_both, same_bits, train_steps
 from tests.train.ranks import Ranks
 
