@@ -86,21 +86,24 @@ class _LinearLogProbs(torch.autograd.Function):
         grad_hidden_NH = torch.zeros_like(hidden_NH, dtype=normaliser_N.dtype) if wants_hidden else None
         grad_weight_VH = torch.empty_like(weight_VH) if wants_weight else None
         rows_N = torch.arange(len(targets_N), device=targets_N.device)
+        # What all of a row's slopes share is left to the products with [N, H], which are smaller than [N, C].
+        shared_N1 = -ctx.scale * (torch.ones_like(grad_N) if ctx.entropy_grad else grad_N)[:, None]
+        pulling_NH = (shared_N1 * hidden_NH).to(hidden_NH.dtype)
         for start, words_CH in _chunks(hidden_NH, weight_VH):
-            log_probs_NC = _logits(hidden_NH, words_CH, ctx.scale).sub_(normaliser_N[:, None])
+            slope_NC = _logits(hidden_NH, words_CH, ctx.scale).sub_(normaliser_N[:, None])
             if ctx.entropy_grad:
-                slope_NC = (log_probs_NC + entropy_N[:, None]).mul_(grad_entropy_N[:, None]).add_(grad_N[:, None])
-                slope_NC.mul_(log_probs_NC.exp_()).neg_()
+                pull_NC = (slope_NC + entropy_N[:, None]).mul_(grad_entropy_N[:, None]).add_(grad_N[:, None])
+                slope_NC = slope_NC.exp_().mul_(pull_NC)
             else:
-                slope_NC = log_probs_NC.exp_().mul_(-grad_N[:, None])
+                slope_NC.exp_()
             here_N = (targets_N >= start) & (targets_N < start + len(words_CH))
-            slope_NC[rows_N[here_N], targets_N[here_N] - start] += grad_N[here_N]
-            slope_NC = slope_NC.mul_(ctx.scale).to(hidden_NH.dtype)
+            slope_NC[rows_N[here_N], targets_N[here_N] - start] -= grad_N[here_N] if ctx.entropy_grad else 1.0
+            slope_NC = slope_NC.to(hidden_NH.dtype)
             if grad_hidden_NH is not None:
-                grad_hidden_NH += slope_NC @ words_CH
+                _add_product(grad_hidden_NH, slope_NC, words_CH)
             if grad_weight_VH is not None:
-                torch.mm(slope_NC.t(), hidden_NH, out=grad_weight_VH[start : start + len(words_CH)])
-        grad_hidden_NH = None if grad_hidden_NH is None else grad_hidden_NH.to(hidden_NH.dtype)
+                torch.mm(slope_NC.t(), pulling_NH, out=grad_weight_VH[start : start + len(words_CH)])
+        grad_hidden_NH = None if grad_hidden_NH is None else (shared_N1 * grad_hidden_NH).to(hidden_NH.dtype)
         return grad_hidden_NH, grad_weight_VH, None, None, None, None
 
 
@@ -131,7 +134,7 @@ class _Sums:
         self.highest_N = highest_N
         self.total_N = self.total_N * shrink_N + parts_NC.sum(1)
         if self.gather_mean:
-            self.mean_NH.mul_(shrink_N[:, None]).add_(parts_NC.to(words_CH.dtype) @ words_CH)
+            _add_product(self.mean_NH.mul_(shrink_N[:, None]), parts_NC.to(words_CH.dtype), words_CH)
 
     def normaliser(self) -> Tensor:
         """log sum exp of all logits."""
@@ -141,6 +144,14 @@ class _Sums:
         """The normaliser less the mean logit."""
         assert self.weighted_N is not None
         return self.normaliser() - self.weighted_N / self.total_N
+
+
+def _add_product(total_NH: Tensor, left_NC: Tensor, words_CH: Tensor) -> None:
+    """Add left @ words to the total, whose dtype may be wider."""
+    if total_NH.dtype == words_CH.dtype:
+        total_NH.addmm_(left_NC, words_CH)
+    else:
+        total_NH += left_NC @ words_CH
 
 
 def _chunks(hidden_NH: Tensor, weight_VH: Tensor) -> Iterator[tuple[int, Tensor]]:
