@@ -70,14 +70,16 @@ class Display:
         correct = [[float(row["reward"] >= 1) for row in read_samples(one.samples_path)] for one in (before, after)]
         change, low, high = paired_change(correct[0], correct[1])
         table = Table(title=f"{self.recipe.name}: {after.num_rows} held-out rows", title_justify="left")
-        for column in ("", "accuracy", "95 % interval", "mean length", "truncated"):
-            table.add_column(column)
+        for column in ("", "accuracy", "95 % interval", "mean length", "truncated", *after.scores):
+            table.add_column(column.replace("_", " "))
         for one in (before, after):
             interval = f"{one.ci_low:.3f} to {one.ci_high:.3f}"
             table.add_row(
-                one.label, f"{one.accuracy:.3f}", interval, f"{one.mean_length:.1f}", f"{one.truncated_share:.1%}"
+                *(one.label, f"{one.accuracy:.3f}", interval, f"{one.mean_length:.1f}", f"{one.truncated_share:.1%}"),
+                *(f"{value:.3f}" for value in one.scores.values()),
             )
-        table.add_row("change", f"{change:+.3f}", f"{low:+.3f} to {high:+.3f}", "", "", end_section=True)
+        gains = [f"{after.scores[name] - value:+.3f}" for name, value in before.scores.items()]
+        table.add_row("change", f"{change:+.3f}", f"{low:+.3f} to {high:+.3f}", "", "", *gains, end_section=True)
         self.console.print(table)
         home = Home.default()
         for name, value in (
@@ -104,7 +106,8 @@ def describe(receipt: object) -> str:
     if isinstance(receipt, EvalReceipt):
         again = " (from an earlier run)" if receipt.skipped else ""
         interval = f"{receipt.ci_low:.3f} to {receipt.ci_high:.3f}"
-        return f"evaluate {receipt.label}: accuracy {receipt.accuracy:.3f} ({interval}){again}"
+        scores = "".join(f", {name} {value:.3f}" for name, value in receipt.scores.items())
+        return f"evaluate {receipt.label}: accuracy {receipt.accuracy:.3f} ({interval}){scores}{again}"
     if isinstance(receipt, IterationReceipt):
         state = "was complete already, skipped" if receipt.skipped else "complete, checkpoint written"
         return f"train-iteration {receipt.iteration}: {state}"
@@ -119,8 +122,10 @@ def describe_step(event: ProgressEvent) -> str:
             f"step {event.step:>3}/{event.total_steps}  loss {m['loss']:.3f}  told apart {m['reward_accuracy']:.2f}  "
             f"margin {m['reward_margin']:+.3f}  grad {m['grad_norm']:.2f}  train {m['seconds/train']:.1f} s"
         )
+    length = f"length {m['response_length_mean']:.1f}  " if "response_length_mean" in m else ""
+    kl = f"kl {m['approx_kl']:.4f}  " if "approx_kl" in m else ""
     return (
         f"step {event.step:>3}/{event.total_steps}  reward {m['reward_mean']:.3f} ± {m['reward_std']:.2f}  "
-        f"length {m['response_length_mean']:.1f}  kl {m['approx_kl']:.4f}  grad {m['grad_norm']:.2f}  "
+        f"{length}{kl}grad {m['grad_norm']:.2f}  "
         f"rollout {m['seconds/rollout']:.1f} s  train {m['seconds/train']:.1f} s"
     )

@@ -78,14 +78,19 @@ def dump_recipe(recipe: Recipe) -> str:
 
 def _check_plugins(recipe: Recipe) -> None:
     from rl_core.algorithms import algorithms
+    from rl_core.algorithms.steps import check_serves_steps
     from rl_core.algorithms.tokens import check_serves_tokens
     from rl_core.envs.registration import config_class, own_options, spec
     from rl_core.rewards import Modality, resolve_scorers
 
     algorithm_cls, algorithm_config = algorithms.resolve(recipe.algorithm, "algorithm")
-    if recipe.domain is not Domain.PREFERENCE:
+    produced = Modality.TEXT
+    if recipe.domain is Domain.DIFFUSION:
+        check_serves_steps(algorithm_cls(algorithm_config), recipe)
+        produced = Modality.VIDEO if recipe.diffusion.num_frames > 1 else Modality.IMAGE
+    elif recipe.domain is not Domain.PREFERENCE:
         check_serves_tokens(algorithm_cls(algorithm_config), recipe)
-    resolve_scorers(recipe.rewards, Modality.TEXT)
+    resolve_scorers(recipe.rewards, produced)
     for env_id, options in recipe.environments.items():
         config_cls = config_class(spec(env_id, options).load())
         if config_cls is not None:

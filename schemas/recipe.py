@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from schemas.data import DataConfig
+from schemas.diffusion import DiffusionConfig
 from schemas.placement import PlacementConfig
 from schemas.policy import (
     EmaFullConfig,
@@ -73,7 +74,7 @@ class EvaluationConfig(Section):
     max_new_tokens: int = Field(default=256, ge=1)
     """Room to answer, which may exceed the rollout's."""
     batch_size: int = Field(default=64, ge=1)
-    """Rows decoded at once (greedy)."""
+    """Rows decoded, or samples denoised, at once."""
 
 
 class Recipe(Section):
@@ -108,6 +109,8 @@ class Recipe(Section):
     value_model: ValueModelConfig = ValueModelConfig()
     """The critic, where the algorithm has one."""
     rollout: RolloutConfig = RolloutConfig()
+    diffusion: DiffusionConfig = DiffusionConfig()
+    """What is sampled and in how many steps, in the domain `diffusion`."""
     preference: PreferenceConfig = PreferenceConfig()
     """How pairs are read, in the domain `preference`."""
     training: TrainingConfig = TrainingConfig()

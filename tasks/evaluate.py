@@ -9,8 +9,10 @@ from prefect.tasks import exponential_backoff
 
 from rl_core.evaluation.gate import check_scores
 from rl_core.evaluation.intervals import paired_change
+from rl_core.evaluation.made_samples import before_and_after
 from rl_core.evaluation.picture_sheet import picture_sheet
 from rl_core.evaluation.runner import read_samples
+from rl_core.rewards.samples import prompt_text
 from rl_core.trainers.progress import ProgressEvent, announce
 from rl_core.trainers.session import session_for
 from schemas.receipts import EvalReceipt, RunPlan
@@ -48,9 +50,15 @@ def evaluate(plan: RunPlan, label: str, iteration: int, baseline: EvalReceipt | 
 def _show_pictures(plan: RunPlan, before: EvalReceipt, after: EvalReceipt) -> None:
     session = session_for(plan)
     path = session.folder.root / "samples" / f"pictures-{after.label}.png"
-    if picture_sheet(read_samples(before.samples_path), read_samples(after.samples_path), path):
-        session.tracking.log_artifact(path, "samples")
-        artifacts.picture("sample-pictures", path, "Held-out pictures, questions, and both answers")
+    rows = read_samples(before.samples_path), read_samples(after.samples_path)
+    if picture_sheet(*rows, path):
+        title = "Held-out pictures, questions, and both answers"
+    elif before_and_after(*rows, list(after.scores), path):
+        title = "Held-out prompts, and what was made of them from the same noise before and after"
+    else:
+        return
+    session.tracking.log_artifact(path, "samples")
+    artifacts.picture("sample-pictures", path, title)
 
 
 def compare(before: EvalReceipt, after: EvalReceipt) -> None:
@@ -74,7 +82,7 @@ def compare(before: EvalReceipt, after: EvalReceipt) -> None:
     artifacts.table("evaluation", table, summary)
     samples = [
         {
-            "prompt": one["prompt"][-1]["content"],
+            "prompt": prompt_text(one["prompt"]),
             "truth": one["ground_truth"],
             "before": one["response"],
             "reward before": one["reward"],

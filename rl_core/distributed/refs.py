@@ -9,7 +9,7 @@ by name, and cuts without touching a row: a shard is a list of (part, first row,
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -55,6 +55,16 @@ class Part:
         if key in self.wide:
             return _get([self.wide[key]], key)[0]
         return self.narrow.select([key], [])
+
+    def only(self, keys: set[str]) -> Part:
+        """The same rows with some of their columns, none of them fetched."""
+        return replace(
+            self,
+            narrow=self.narrow.select([key for key in self.narrow_keys if key in keys], []),
+            wide={key: ref for key, ref in self.wide.items() if key in keys},
+            tensor_keys=tuple(key for key in self.tensor_keys if key in keys),
+            object_keys=tuple(key for key in self.object_keys if key in keys),
+        )
 
     def rows(self, start: int, stop: int, keys: set[str]) -> DataProto:
         """Some rows of the columns `keys`, all fetched at once."""
@@ -145,6 +155,22 @@ class DataProtoRef:
             raise DataProtoError(f"replace: {len(other)} rows of {sorted(_names(other))} for {len(self)} rows")
         self._added = _side_by_side([self._added, other], {})
         return self
+
+    def select(self, keys: Sequence[str]) -> DataProtoRef:
+        """The same rows with some of their columns, for a consumer that needs no others; nothing is fetched.
+
+        Raises: DataProtoError on an unknown column.
+        """
+        wanted = set(keys)
+        if wanted - self.keys:
+            raise DataProtoError(f"no columns {sorted(wanted - self.keys)} in the batch; it has {sorted(self.keys)}")
+        chosen = DataProtoRef([part.only(wanted - _names(self._added)) for part in self.parts])
+        chosen._num_rows = self._num_rows
+        added = self._added.select(
+            [key for key in _tensor_names(self._added) if key in wanted],
+            [key for key in self._added.non_tensor_batch if key in wanted],
+        )
+        return chosen.replace(added) if _names(added) else chosen
 
     def fetch(self, keys: Sequence[str] | None = None) -> DataProto:
         """The batch itself, or some of its columns, in this process."""

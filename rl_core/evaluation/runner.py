@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -31,10 +32,12 @@ def summarise(
     samples_path: Path,
     *,
     scores: Sequence[str] = (),
+    made: Sequence[str] = (),
 ) -> EvalReceipt:
     """The receipt of played held-out rows; writes every row's prompt, answer and reward beside it.
 
-    Args: scores: further columns [B] of `played`, which go into the samples and, as means, into the receipt.
+    Args: scores: further columns [B] of `played`, which go into the samples and, as means, into the receipt;
+    NaN where a row has none. made: files of what the first rows show.
     Raises: RewardError when an environment failed on a row, since its accuracy would be a guess.
     """
     texts = played.non_tensor_batch
@@ -52,6 +55,7 @@ def summarise(
         {key: texts[key][row] for key in ("uid", "prompt", "response", "ground_truth", "stop_reason")}
         | {"reward": rewards[row], "num_tokens": lengths[row]}
         | {name: values[row] for name, values in further.items()}
+        | ({"made": made[row]} if row < len(made) else {})
         | ({"images": images} if (images := items[row].get("env_extras", {}).get("images")) else {})
         for row in range(len(items))
     ]
@@ -68,8 +72,14 @@ def summarise(
         truncated_share=sum(reason != "eos" for reason in texts["stop_reason"]) / len(items),
         samples_path=str(samples_path),
         eval_digest=eval_digest(items),
-        scores={name: sum(values) / len(values) for name, values in further.items()},
+        scores={name: _mean(values) for name, values in further.items()},
     )
+
+
+def _mean(values: Sequence[float]) -> float:
+    """Over the rows that have a value; NaN when none has."""
+    known = [value for value in values if not math.isnan(value)]
+    return sum(known) / len(known) if known else math.nan
 
 
 def read_samples(path: str | Path) -> list[dict[str, Any]]:

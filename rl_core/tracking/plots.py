@@ -15,6 +15,7 @@ from schemas.recipe import Domain
 
 REWARD_COLOUR = "#2563eb"
 ACCURACY_COLOUR = "#d9480f"
+SCORE_COLOURS = (ACCURACY_COLOUR, "#0f766e", "#7c3aed", "#a16207")
 TEXT_COLOUR = "#333333"
 GRID_COLOUR = "#e3e3e3"
 
@@ -29,15 +30,18 @@ class Curve:
     spread: str | None = None
     """Metric of the band around it."""
     title: str = "Reward and held-out accuracy"
+    scored: bool = False
+    """Held-out rows are drawn by their mean scores, not by the share of full reward."""
 
 
 REWARD = Curve("reward_mean", "sampled reward, mean", "reward_std")
+SCORED = Curve("reward_mean", "sampled reward, mean", "reward_std", "Reward and held-out scores", scored=True)
 PAIRS = Curve("reward_accuracy", "training pairs told apart, share", title="Pairs told apart, in training and held out")
 
 
 def curve_of(domain: Domain) -> Curve:
     """The line that shows how well a domain learns."""
-    return PAIRS if domain is Domain.PREFERENCE else REWARD
+    return {Domain.PREFERENCE: PAIRS, Domain.DIFFUSION: SCORED}.get(domain, REWARD)
 
 
 def reward_curve(
@@ -56,7 +60,8 @@ def reward_curve(
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     _draw_rewards(axes, sorted(history, key=lambda point: point["step"]), curve)
-    _draw_accuracy(axes, sorted(evaluations, key=lambda receipt: receipt.step))
+    draw_held_out = _draw_scores if curve.scored else _draw_accuracy
+    draw_held_out(axes, sorted(evaluations, key=lambda receipt: receipt.step))
     _dress(axes, curve.title)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, format="png")
@@ -109,6 +114,19 @@ def _draw_accuracy(axes: Axes, receipts: Sequence[EvalReceipt]) -> None:
             textcoords="offset points",
             color=ACCURACY_COLOUR,
             fontweight="bold",
+        )
+
+
+def _draw_scores(axes: Axes, receipts: Sequence[EvalReceipt]) -> None:
+    """A dashed line per judge, the last point labelled with its number."""
+    if not receipts:
+        return
+    steps = [receipt.step for receipt in receipts]
+    for name, colour in zip(receipts[-1].scores, SCORE_COLOURS, strict=False):
+        values = [receipt.scores[name] for receipt in receipts]
+        axes.plot(steps, values, color=colour, linewidth=1.4, linestyle="--", marker="o", label=f"held out: {name}")
+        axes.annotate(
+            f"{values[-1]:.2f}", (steps[-1], values[-1]), xytext=(7, 5), textcoords="offset points", color=colour
         )
 
 

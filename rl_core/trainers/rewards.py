@@ -18,7 +18,16 @@ from schemas.rewards import FailurePolicy, RewardServiceConfig, Truncation
 
 PART = "reward/"
 """Prefix of the columns that hold the parts of the reward."""
+SCORED = "score/"
+"""Prefix of the columns that hold what each scorer said, unweighted."""
 ASKED = ("prompt", "replies", "ground_truth", "stop_reason", "last_reply_tokens", "failed", "response_mask")
+MEDIA = ("images", "videos", "metadata")
+"""What scorers are shown besides of a sample that is no text."""
+
+
+def score_column(key: str) -> str:
+    """Where `add_scores` puts what a scorer said, [B]; NaN where it could not."""
+    return SCORED + key
 
 
 def add_scores(
@@ -35,17 +44,17 @@ def add_scores(
     """
     if service is None and config.truncated is Truncation.KEEP:
         return {}
-    # Text alone goes to the scorers; tensors of the rollout stay where they are.
-    said = rollout.fetch([key for key in ASKED if key in rollout.keys])
     scores_BK, errors, metrics = torch.zeros(len(rollout), 0), [{} for _ in range(len(rollout))], {}
     if service is not None:
-        found = service.score(said)
+        # Scorers fetch what they look at themselves; pictures do not pass through here.
+        found = service.score(rollout.select([key for key in (*ASKED, *MEDIA) if key in rollout.keys]))
         scores_BK, errors = found.tensor(SCORES), list(found.non_tensor_batch[ERRORS])
         metrics = to_floats(found.meta_info.get("metrics", {}))
-    earned = _earned(rollout, said)
+    earned = _earned(rollout)
     rewarded = combine(earned, scores_BK, dict(weights), config, max_length)
     columns = {"rewards": rewarded.rewards_B, "turn_rewards": rewarded.turn_rewards_BT}
     columns |= {PART + key: part_B for key, part_B in rewarded.parts.items()}
+    columns |= {score_column(key): scores_B for key, scores_B in zip(weights, scores_BK.unbind(1), strict=True)}
     unscored_B = rewarded.unscored_B
     changed = DataProto.from_dict(columns)
     if bool(unscored_B.any()):
@@ -69,12 +78,12 @@ def earned_parts(rollout: DataProto | DataProtoRef, rows_B: torch.Tensor) -> dic
     return measured
 
 
-def _earned(rollout: DataProtoRef, said: DataProto) -> Earned:
-    reasons = said.non_tensor_batch["stop_reason"]
+def _earned(rollout: DataProtoRef) -> Earned:
+    reasons = rollout.non_tensor_batch["stop_reason"]
     return Earned(
         rewards_B=rollout.tensor("rewards"),
         turn_rewards_BT=rollout.tensor("turn_rewards"),
-        mask_BT=said.tensor("response_mask"),
+        mask_BT=rollout.tensor("response_mask"),
         lengths_B=rollout.tensor("last_reply_tokens"),
         truncated_B=torch.tensor([StopReason(reason).is_truncated for reason in reasons]),
         failed_B=rollout.tensor("failed"),

@@ -10,9 +10,11 @@ from typing import Any
 from rl_core.data.pair_rows import PairRows
 from rl_core.data.prepare import load_prepared
 from rl_core.distributed import ray_cluster
+from rl_core.evaluation.made_samples import save_made
 from rl_core.evaluation.runner import summarise
 from rl_core.home import Home
 from rl_core.models.locate import locate
+from rl_core.rewards.samples import prompt_text
 from rl_core.tracking.run import RunStatus, TrackingRun
 from rl_core.trainers.base import Trainer
 from rl_core.trainers.progress import ProgressEvent, announce
@@ -80,7 +82,10 @@ class TrainingSession:
             trainer = self._trainer_at(iteration)
             played = trainer.evaluate(items, self.recipe.evaluation.max_new_tokens)
             samples_path = self.folder.root / "samples" / f"evaluate-{label}.jsonl"
-            receipt = summarise(played, items, label, trainer.step_count, samples_path, scores=trainer.held_out_scores)
+            made = save_made(played, samples_path.parent / f"made-{label}", self.recipe.diffusion.video_fps)
+            receipt = summarise(
+                played, items, label, trainer.step_count, samples_path, scores=trainer.held_out_scores, made=made
+            )
         except BaseException:
             self._drop_workers()
             raise
@@ -89,6 +94,8 @@ class TrainingSession:
         values = {f"{self._metric_prefix}/{name}": one for name, one in (receipt.values() | lengths).items()}
         self.tracking.log_metrics(values, trainer.step_count)
         self.tracking.log_artifact(samples_path, "samples")
+        if made:
+            self.tracking.log_artifact(Path(made[0]).parent, f"samples/made-{label}")
         self.tracking.flush()
         return receipt
 
@@ -169,7 +176,7 @@ class TrainingSession:
         rewards = rollout.tensor("rewards").tolist()
         rows = [
             {
-                "prompt": texts["prompt"][row][-1]["content"],
+                "prompt": prompt_text(texts["prompt"][row]),
                 "response": texts["response"][row],
                 "ground_truth": str(texts["ground_truth"][row]),
                 "reward": rewards[row],
@@ -227,6 +234,7 @@ def close_run(plan: RunPlan) -> Iterator[None]:
 
 
 def _trainer_class(domain: Domain) -> type[Trainer]:
+    from rl_core.trainers.diffusion import DiffusionTrainer
     from rl_core.trainers.preference import PreferenceTrainer
     from rl_core.trainers.text import TextTrainer
     from rl_core.trainers.vision import VisionTrainer
@@ -235,4 +243,5 @@ def _trainer_class(domain: Domain) -> type[Trainer]:
         Domain.TEXT: TextTrainer,
         Domain.VISION: VisionTrainer,
         Domain.PREFERENCE: PreferenceTrainer,
+        Domain.DIFFUSION: DiffusionTrainer,
     }[domain]

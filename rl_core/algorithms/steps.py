@@ -1,0 +1,86 @@
+"""What the trainer of denoising steps can serve of an algorithm, checked before anything is started."""
+
+from __future__ import annotations
+
+from rl_core.algorithms.base import StageAlgorithm
+from rl_core.algorithms.diffusion_nft import DiffusionNft
+from rl_core.algorithms.flow_presets import FlowPolicyGradient
+from rl_core.algorithms.terms import Aggregation
+from rl_core.errors import RecipeError
+from rl_core.sde import action_steps
+from schemas.recipe import Recipe
+from schemas.rollout import EngineKind
+
+SPLITS = (Aggregation.TOKEN_MEAN, Aggregation.TOKEN_SUM)
+"""Aggregations that give the same for a row and for its portions."""
+
+
+def check_serves_steps(algorithm: StageAlgorithm, recipe: Recipe) -> None:
+    """Raises: RecipeError where the algorithm needs what a rollout of denoising steps, or the recipe, does not give."""
+    name = recipe.algorithm.get("name") or recipe.algorithm.get("target")
+    if not isinstance(algorithm, FlowPolicyGradient | DiffusionNft):
+        raise RecipeError(
+            f"algorithm {name} trains tokens, domain diffusion has denoising steps; use flow_grpo, mix_grpo, "
+            "dance_grpo, flow_dppo or diffusion_nft"
+        )
+    if not recipe.rewards:
+        raise RecipeError("rewards: the domain diffusion has no environments; name at least one scorer")
+    if algorithm.rolls_out_average and (recipe.ema is None or not recipe.ema.rollout):
+        raise RecipeError(
+            f"algorithm {name} samples with the moving average: set ema_lora: {{rollout: true}}, or ema_full: "
+            "{mirror: true, rollout: true}"
+        )
+    _check_parts(algorithm, name)
+    _check_placement(recipe)
+    if isinstance(algorithm, FlowPolicyGradient):
+        _check_actions(algorithm, recipe)
+
+
+def _check_parts(algorithm: StageAlgorithm, name: str | None) -> None:
+    for needed, what in (
+        (algorithm.needs_critic, "a critic, which reads tokens"),
+        (algorithm.needs_greedy_baseline, "a greedy reply"),
+        (algorithm.needs_sum_squared_probs, "probabilities of a vocabulary"),
+        (algorithm.needs_entropy, "an entropy, which is constant for steps of fixed noise"),
+        (algorithm.kl_in_reward, "a KL in the reward; use kl.place: loss"),
+    ):
+        if needed:
+            raise RecipeError(f"algorithm {name} needs {what}; denoising steps have none")
+
+
+def _check_placement(recipe: Recipe) -> None:
+    placed = recipe.placement
+    for name, value, fitting in (
+        ("tp_size", placed.tp_size, 1),
+        ("sp_size", placed.sp_size, 1),
+        ("max_tokens_per_micro_batch", placed.max_tokens_per_micro_batch, None),
+    ):
+        if value != fitting:
+            said = "null" if fitting is None else fitting
+            raise RecipeError(
+                f"placement.{name} is {value}: a diffusion model is neither cut over ranks nor packed; set "
+                f"placement.{name} to {said}"
+            )
+    if recipe.rollout.engine is not EngineKind.IN_PROCESS:
+        raise RecipeError("rollout.engine: dedicated samples language models; the domain diffusion needs in_process")
+
+
+def _check_actions(algorithm: FlowPolicyGradient, recipe: Recipe) -> None:
+    config = recipe.diffusion
+    try:
+        num_actions = len(action_steps(algorithm.config.sde, config.num_steps, 0, recipe.seed))
+    except ValueError as error:
+        raise RecipeError(f"algorithm.{error}; diffusion.num_steps is {config.num_steps}") from error
+    size = config.steps_per_forward
+    if size is None or size >= num_actions:
+        return
+    if num_actions % size:
+        raise RecipeError(
+            f"diffusion.steps_per_forward {size} does not divide the {num_actions} trained steps of a rollout"
+        )
+    aggregation = algorithm.policy_loss.config.aggregation
+    if aggregation not in SPLITS:
+        raise RecipeError(
+            f"diffusion.steps_per_forward {size} cuts rows, which algorithm.loss.aggregation {aggregation} weighs "
+            "whole; use token-mean, or leave it out"
+        )

@@ -1,0 +1,112 @@
+"""What a diffusion model made of held-out prompts: the files, and one picture of them before and after training."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rl_core.data_proto import DataProto
+from rl_core.distributed import DataProtoRef
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+    from PIL.ImageDraw import ImageDraw
+
+NUM_KEPT = 24
+"""Held-out samples of which a file is kept."""
+COLUMNS = 4
+SIDE, MARGIN, LINE, WRAP, NUM_FRAMES = 96, 12, 13, 34, 3
+HEIGHT = SIDE + 5 * LINE + 2 * MARGIN
+INK, FADED = (20, 20, 20), (110, 110, 110)
+
+
+def save_made(played: DataProto | DataProtoRef, folder: Path, fps: int) -> list[str]:
+    """Write the first samples of `played` as PNG, videos as animated WebP. Returns: their paths; empty for text."""
+    columns = played.keys if isinstance(played, DataProtoRef) else played.non_tensor_batch
+    kind = next((name for name in ("images", "videos") if name in columns), None)
+    if kind is None:
+        return []
+    folder.mkdir(parents=True, exist_ok=True)
+    made = played.non_tensor_batch[kind][:NUM_KEPT]
+    return [_save(pixels, folder / f"{row:03d}", fps) for row, pixels in enumerate(made)]
+
+
+def _save(pixels: Any, stem: Path, fps: int) -> str:
+    from PIL import Image
+
+    if pixels.ndim == 3:
+        path = stem.with_suffix(".png")
+        Image.fromarray(pixels).save(path)
+        return str(path)
+    path = stem.with_suffix(".webp")
+    first, *others = [Image.fromarray(frame) for frame in pixels]
+    first.save(path, save_all=True, append_images=others, duration=round(1000 / fps), loop=0, lossless=True)
+    return str(path)
+
+
+def before_and_after(
+    before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]], scores: Sequence[str], path: Path
+) -> bool:
+    """Write a PNG of the samples of both evaluations, from the same noise each; False when there are none.
+
+    Args: before, after: what `rl_core.evaluation.runner.read_samples` gives, of the same rows. scores: named below.
+    """
+    from PIL import Image, ImageDraw
+
+    pairs = [(one, two) for one, two in zip(before, after, strict=True) if one.get("made") and two.get("made")]
+    if not pairs:
+        return False
+    strips = [_strip(one["made"]) for pair in pairs for one in pair]
+    width = 2 * max(strip.width for strip in strips) + 3 * MARGIN
+    width = max(width, WRAP * 6 + 2 * MARGIN)
+    sheet = Image.new("RGB", (width * min(COLUMNS, len(pairs)), HEIGHT * -(-len(pairs) // COLUMNS)), "white")
+    pen = ImageDraw.Draw(sheet)
+    for place, (one, two) in enumerate(pairs):
+        corner = place % COLUMNS * width + MARGIN, place // COLUMNS * HEIGHT + MARGIN
+        _card(sheet, pen, corner, (strips[2 * place], strips[2 * place + 1]), (one, two), scores)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    sheet.save(path)
+    return True
+
+
+def _card(
+    sheet: Image,
+    pen: ImageDraw,
+    corner: tuple[int, int],
+    strips: tuple[Image, Image],
+    rows: tuple[Mapping[str, Any], Mapping[str, Any]],
+    scores: Sequence[str],
+) -> None:
+    left, top = corner
+    for line in textwrap.wrap(rows[0]["prompt"], WRAP)[:2] or [""]:
+        pen.text((left, top), line, fill=INK)
+        top += LINE
+    top = corner[1] + 2 * LINE
+    sheet.paste(strips[0], (left, top))
+    sheet.paste(strips[1], (left + strips[0].width + MARGIN, top))
+    top += SIDE
+    for name in scores[:3]:
+        pen.text((left, top), f"{name} {rows[0][name]:.2f} > {rows[1][name]:.2f}", fill=FADED)
+        top += LINE
+
+
+def _strip(path: str) -> Image:
+    """A picture, or the first, middle and last frame of a video side by side, `SIDE` pixels high."""
+    from PIL import Image
+
+    with Image.open(path) as file:
+        num_frames = getattr(file, "n_frames", 1)
+        shown = sorted({round(place * (num_frames - 1) / (NUM_FRAMES - 1)) for place in range(NUM_FRAMES)})
+        frames = []
+        for place in shown:
+            file.seek(place)
+            scale = SIDE / file.height
+            frames.append(file.convert("RGB").resize((max(1, round(file.width * scale)), SIDE), Image.Resampling.BOX))
+    strip = Image.new("RGB", (sum(frame.width for frame in frames), SIDE))
+    left = 0
+    for frame in frames:
+        strip.paste(frame, (left, 0))
+        left += frame.width
+    return strip

@@ -1,0 +1,110 @@
+"""The wiring for diffusion models: one track of denoising steps; all components share a process per device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rl_core.algorithms import algorithms
+from rl_core.data_proto import DataProto
+from rl_core.distributed import DataProtoRef, Remote, placement, remote
+from rl_core.models.diffusion.bundle import DiffusionBundle
+from rl_core.rewards.resolve import resolve_scorers
+from rl_core.rewards.service import RewardService
+from rl_core.rollout.diffusion import DiffusionEngine
+from rl_core.train.diffusion_stack import StepStack
+from rl_core.train.fsdp import FSDPBackend
+from rl_core.train.nft_stack import NftStack
+from rl_core.train.segments import check_multi_update
+from rl_core.trainers.base import Track, Trainer
+from rl_core.trainers.rewards import add_scores, score_column
+
+TRACK = "images"
+"""Name of the one track, also where samples are videos."""
+
+
+class DiffusionTrainer(Trainer):
+    """RL on a flow-matching model with the recipe's scorers."""
+
+    @property
+    def held_out_scores(self) -> tuple[str, ...]:
+        """What each scorer said, those that are only measured (`weight: 0`) among them."""
+        return tuple(self._weights)
+
+    @property
+    def _weights(self) -> dict[str, float]:
+        return {key: config.weight for key, _, config in resolve_scorers(self.recipe.rewards)}
+
+    def build(self) -> None:
+        """One block: bundle, backend, stack, engine and scorers side by side on each device."""
+        with placement(self.pool) as whole:
+            algorithm = self._training_side()
+            self.engine = remote(
+                DiffusionEngine,
+                self.backend,
+                self.recipe.diffusion,
+                self.recipe.rollout,
+                getattr(algorithm.config, "sde", None),
+                self.recipe.seed,
+                self.recipe.evaluation.batch_size,
+            )
+            self.reward_service = remote(RewardService, self.recipe.rewards, self.recipe.reward_service)
+        self.groups = [whole]
+
+    def _training_side(self) -> Any:
+        """Model, backend, algorithm and stack. Returns: the driver's algorithm."""
+        recipe, training = self.recipe, self.recipe.training
+        algorithm_cls, settings = algorithms.resolve(recipe.algorithm, "algorithm")
+        driver_algorithm = algorithm_cls(settings)
+        check_multi_update(driver_algorithm, training.num_updates_per_batch)
+        updates = training.num_mini_batches * training.num_updates_per_batch
+        self.backend = remote(
+            FSDPBackend,
+            remote(DiffusionBundle, self.source_model, recipe.model),
+            recipe.fsdp,
+            recipe.optimizer,
+            recipe.scheduler,
+            recipe.lora,
+            total_steps=self.total_steps * updates,
+            seed=recipe.seed,
+            with_reference=driver_algorithm.needs_reference,
+            ema_cfg=recipe.ema,
+        )
+        algorithm = remote(algorithm_cls, settings)
+        options = {
+            "micro_batch_size": recipe.placement.micro_batch_size,
+            "num_mini_batches": training.num_mini_batches,
+            "num_updates_per_batch": training.num_updates_per_batch,
+            "max_grad_norm": training.max_grad_norm,
+        }
+        sde = getattr(settings, "sde", None)
+        if sde is None:
+            stack = remote(NftStack, self.backend, algorithm, recipe.diffusion, **options)
+        else:
+            stack = remote(StepStack, self.backend, algorithm, recipe.diffusion, sde, **options)
+        self.tracks = {TRACK: Track(driver_algorithm, stack, algorithm)}
+        return driver_algorithm
+
+    def rollout(self, prompts: DataProto, attempt: int = 0) -> dict[str, DataProtoRef]:
+        """The group of samples of each prompt."""
+        return {TRACK: self.engine.rollout(prompts, self.step_count, None, attempt)}
+
+    def add_rewards(self, rollout: DataProtoRef) -> dict[str, float]:
+        """What the scorers say of the samples."""
+        steps = rollout.tensor("response_mask").shape[1]
+        return add_scores(rollout, self.reward_service, self._weights, self.recipe.reward_service, steps)
+
+    def play_held_out(self, prompts: DataProto, max_new_tokens: int) -> DataProtoRef:
+        """One sample per prompt from the same noise every time, scored; the scorers' words by their keys."""
+        played = self.engine.evaluate(prompts)
+        self.add_rewards(played)
+        scores = {key: played.tensor(score_column(key)) for key in self._weights}
+        return played.replace(DataProto.from_dict(scores))
+
+    def describe(self, rollout: DataProtoRef) -> dict[str, float]:
+        """The rewards of a rollout, over the rows that have a verdict."""
+        rewards_B = rollout.tensor("rewards")[~rollout.tensor("failed")]
+        return {"reward_mean": float(rewards_B.mean()), "reward_std": float(rewards_B.std(correction=0))}
+
+    def backends(self) -> dict[str, Remote]:
+        """The one trained model."""
+        return {"policy": self.backend}
