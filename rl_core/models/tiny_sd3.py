@@ -84,7 +84,7 @@ def make_tokenizer() -> Any:
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     pieces = [START, END, *alphabet, *(f"{letter}</w>" for letter in alphabet), *learned["vocab"]]
     vocabulary = {piece: index for index, piece in enumerate(dict.fromkeys(pieces))}
-    merges = [tuple(pair) for pair in learned["merges"]]
+    merges: Any = [tuple(pair) for pair in learned["merges"]]
     return CLIPTokenizer(vocab=vocabulary, merges=merges, model_max_length=TEXT_LENGTH)
 
 
