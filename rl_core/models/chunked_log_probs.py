@@ -62,8 +62,8 @@ class _LinearLogProbs(torch.autograd.Function):
         # With a trained head or an entropy's gradient the backward pass meets every logit anyway.
         gather_mean = ctx.needs_input_grad[0] and not ctx.needs_input_grad[1] and not entropy_grad
         sums = _Sums(hidden_NH, gather_mean=gather_mean, with_entropy=with_entropy)
-        for start, words_CH in _chunks(hidden_NH, weight_VH):
-            sums.add(_logits(hidden_NH, words_CH, scale), words_CH, targets_N - start)
+        for start, words_CH, logits_NC in _chunks(hidden_NH, weight_VH, scale):
+            sums.add(logits_NC, words_CH, targets_N - start)
         normaliser_N = sums.normaliser()
         entropy_N = sums.entropy() if with_entropy else torch.zeros_like(normaliser_N)
         ctx.scale, ctx.entropy_grad, ctx.gather_mean = scale, entropy_grad, gather_mean
@@ -89,8 +89,8 @@ class _LinearLogProbs(torch.autograd.Function):
         # What all of a row's slopes share is left to the products with [N, H], which are smaller than [N, C].
         shared_N1 = -ctx.scale * (torch.ones_like(grad_N) if ctx.entropy_grad else grad_N)[:, None]
         pulling_NH = (shared_N1 * hidden_NH).to(hidden_NH.dtype)
-        for start, words_CH in _chunks(hidden_NH, weight_VH):
-            slope_NC = _logits(hidden_NH, words_CH, ctx.scale).sub_(normaliser_N[:, None])
+        for start, words_CH, logits_NC in _chunks(hidden_NH, weight_VH, ctx.scale):
+            slope_NC = logits_NC.sub_(normaliser_N[:, None])
             if ctx.entropy_grad:
                 pull_NC = (slope_NC + entropy_N[:, None]).mul_(grad_entropy_N[:, None]).add_(grad_N[:, None])
                 slope_NC = slope_NC.exp_().mul_(pull_NC)
@@ -154,15 +154,17 @@ def _add_product(total_NH: Tensor, left_NC: Tensor, words_CH: Tensor) -> None:
         total_NH += left_NC @ words_CH
 
 
-def _chunks(hidden_NH: Tensor, weight_VH: Tensor) -> Iterator[tuple[int, Tensor]]:
-    """The rows of the head, chunk by chunk, with the number of the first."""
-    size = max(CHUNK_ELEMENTS // max(len(hidden_NH), 1), MIN_WORDS)
+def _chunks(hidden_NH: Tensor, weight_VH: Tensor, scale: float) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """Chunk by chunk: the number of the first word, the head's rows, and the logits, [N, C].
+
+    Logits are in float32 (float64 stays) and may be overwritten; the next chunk's take their place.
+    """
+    num_rows = len(hidden_NH)
+    size = max(CHUNK_ELEMENTS // max(num_rows, 1), MIN_WORDS)
+    room = hidden_NH.new_empty(num_rows * min(size, len(weight_VH)))
     for start in range(0, len(weight_VH), size):
-        yield start, weight_VH[start : start + size]
-
-
-def _logits(hidden_NH: Tensor, words_CH: Tensor, scale: float) -> Tensor:
-    """[N, C], a fresh tensor in float32 (float64 stays)."""
-    logits_NC = hidden_NH @ words_CH.t()
-    logits_NC = logits_NC.to(torch.promote_types(logits_NC.dtype, torch.float32))
-    return logits_NC if scale == 1.0 else logits_NC.mul_(scale)
+        words_CH = weight_VH[start : start + size]
+        logits_NC = room[: num_rows * len(words_CH)].view(num_rows, len(words_CH))
+        torch.mm(hidden_NH, words_CH.t(), out=logits_NC)
+        logits_NC = logits_NC.to(torch.promote_types(logits_NC.dtype, torch.float32))
+        yield start, words_CH, logits_NC if scale == 1.0 else logits_NC.mul_(scale)
