@@ -1,5 +1,7 @@
 """Archives from elsewhere: refused by name before a byte is written, or unpacked exactly."""
 
+import hashlib
+import random
 import stat
 import zipfile
 from collections.abc import Callable
@@ -9,7 +11,7 @@ import pytest
 
 from rl_core.data.archives import ArchiveLimits, extract, list_members
 from rl_core.data.picture_rows import ARCHIVE_TIME
-from rl_core.data.unpack import ImageCheck
+from rl_core.data.unpack import Extraction, ImageCheck, unpack_share
 from rl_core.data.workers import run_here, run_in_processes
 from rl_core.errors import DataError
 
@@ -126,6 +128,54 @@ def test_a_damaged_member_is_found_while_it_is_unpacked(tmp_path: Path, write: W
         _extract(path, tmp_path / "out", 1)
 
 
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_members_of_many_pieces_come_out_whole(tmp_path: Path, method: int) -> None:
+    contents = {
+        "empty.bin": b"",
+        "exact.bin": bytes(range(256)) * 4096,
+        "dense.bin": random.Random(0).randbytes(3 * 2**20 + 5),
+        "thin.bin": b"abcdefgh" * 2**20,
+        "höhe/名.bin": b"x" * 70_000,
+    }
+    path = tmp_path / "images.zip"
+    with zipfile.ZipFile(path, "w", method) as archive:
+        for name, content in contents.items():
+            archive.writestr(name, content)
+    (tmp_path / "out").mkdir()
+    digests = _extract(path, tmp_path / "out", 1, ArchiveLimits(max_ratio=2000))
+    assert digests == {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
+    assert all((tmp_path / "out" / name).read_bytes() == content for name, content in contents.items())
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+@pytest.mark.parametrize("declared", [10, 4096 * 256 + 5])
+def test_a_member_of_another_size_than_declared_is_damaged(tmp_path: Path, method: int, declared: int) -> None:
+    path, content = tmp_path / "images.zip", bytes(range(256)) * 4096
+    with zipfile.ZipFile(path, "w", method) as archive:
+        archive.writestr("a.bin", content)
+    member = list_members(path, ArchiveLimits(), str)[0]
+    (tmp_path / "out").mkdir()
+    job = Extraction(str(path), str(tmp_path / "out"), [member._replace(num_bytes=declared)], ImageCheck.NONE)
+    with pytest.raises(DataError, match=rf"'a\.bin' unpacks to .* the {declared} bytes it declares"):
+        unpack_share(job, lambda _: None)
+    assert (tmp_path / "out" / "a.bin").stat().st_size <= declared
+
+
+def test_a_header_that_names_another_file_is_damaged(tmp_path: Path, write: Write) -> None:
+    path = write(("a.bin", b"x" * 100))
+    path.write_bytes(path.read_bytes().replace(b"a.bin", b"b.bin", 1))
+    with pytest.raises(DataError, match=r"the directory says 'a\.bin' where the header says b'b\.bin'"):
+        _extract(path, tmp_path, 1)
+
+
+def test_other_packing_than_deflate_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "images.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_BZIP2) as archive:
+        archive.writestr("a.bin", b"x" * 100)
+    with pytest.raises(DataError, match=r"'a\.bin' is packed by method 12, not by deflate"):
+        list_members(path, ArchiveLimits(), str)
+
+
 def test_all_processes_together_unpack_what_one_does(tmp_path: Path, write: Write) -> None:
     members = [(f"images/{i % 7}/{i:04d}.bin", bytes([i % 256]) * (i * 37 % 5000)) for i in range(500)]
     path = write(*members)
@@ -139,8 +189,13 @@ def test_all_processes_together_unpack_what_one_does(tmp_path: Path, write: Writ
     assert len(results[1]) == 500
 
 
-def _extract(path: Path, out: Path, num_workers: int) -> dict[str, str]:
-    members = list_members(path, ArchiveLimits(), str)
+def _extract(
+    path: Path,
+    out: Path,
+    num_workers: int,
+    limits: ArchiveLimits = ArchiveLimits(),  # noqa: B008
+) -> dict[str, str]:
+    members = list_members(path, limits, str)
     done: list[int] = []
     found = extract(
         path,
