@@ -7,6 +7,7 @@ changes what is sampled. Shapes: B samples, K actions of a trajectory, latents [
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -84,7 +85,7 @@ class DiffusionEngine:
         levels = noise_levels(self.family, self.config, num_steps)
         actions = () if self.sde is None else action_steps(self.sde, num_steps, step, self.seed)
         with self.backend.rollout_policy() as policy:
-            found = self._sample(policy, jobs, levels, actions, self.max_batch_size)
+            found = self.sample(policy, jobs, levels, actions, self.max_batch_size)
         if actions:
             trained = step_columns(len(jobs), found, levels, actions, self.latent_shape)
         else:
@@ -96,18 +97,21 @@ class DiffusionEngine:
     def evaluate(self, prompts: DataProto, version: WeightVersion | None = None) -> DataProto | None:
         """One sample per prompt without noise in its steps, from the same noise every time; errors as in `rollout`."""
         check_version(self.backend, version, evaluation=True)
-        items = list(prompts.non_tensor_batch["item"])
-        jobs = [
-            Job(item, conditions, NoiseRecipe(self.seed, 0, f"evaluate/{item['uid']}"))
-            for item, conditions in zip(items, self.conditions(items), strict=True)
-        ]
+        jobs = self.jobs_of(list(prompts.non_tensor_batch["item"]))
         levels = noise_levels(self.family, self.config, self.config.eval_steps)
         with self.backend.gathered() as policy:
-            found = self._sample(policy, jobs, levels, (), self.eval_batch_size)
+            found = self.sample(policy, jobs, levels, (), self.eval_batch_size)
         made = torch.tensor([[row in found] for row in range(len(jobs))]).long()
         return self._collect(jobs, found, {"response_mask": made})
 
-    def _sample(
+    def jobs_of(self, items: Sequence[dict[str, Any]]) -> list[Job]:
+        """One sample of each prompt for an evaluation, always from the same noise."""
+        return [
+            Job(item, conditions, NoiseRecipe(self.seed, 0, f"evaluate/{item['uid']}"))
+            for item, conditions in zip(items, self.conditions(items), strict=True)
+        ]
+
+    def sample(
         self,
         policy: DiffusionPolicy,
         jobs: Sequence[Job],
@@ -115,7 +119,10 @@ class DiffusionEngine:
         actions: Sequence[int],
         at_once: int,
     ) -> dict[int, Trajectory]:
-        """The trajectory of each job that has conditions, each a batch of one."""
+        """The trajectory of each job that has conditions, by its place, each a batch of one.
+
+        Args: levels: of all steps. actions: those that draw noise. at_once: samples of a forward.
+        """
         scale = self.config.guidance_scale
         good = [row for row, job in enumerate(jobs) if isinstance(job.conditions, PromptConditions)]
         found: dict[int, Trajectory] = {}

@@ -11,8 +11,10 @@ from torch import Tensor
 from rl_core.algorithms import algorithms
 from rl_core.data_proto import DataProto
 from rl_core.models.diffusion.bundle import DiffusionBundle
+from rl_core.models.diffusion.levels import noise_levels
 from rl_core.rank_info import RankInfo
 from rl_core.rollout.diffusion import DiffusionEngine
+from rl_core.sde import initial_noise
 from rl_core.train.diffusion_stack import DiffusionStack, StepStack
 from rl_core.train.fsdp import FSDPBackend
 from rl_core.train.nft_stack import NftStack
@@ -142,3 +144,33 @@ def load(rank_info: RankInfo, setup: Setup, folder: str) -> dict[str, Tensor]:
     backend.load(folder)
     train_step(rank_info, engine, stack, 1)
     return backend.full_state()
+
+
+def with_a_bad_row(rank_info: RankInfo, setup: Setup, missing: str) -> tuple[list[int], list[Any], dict[str, float]]:
+    """Trained steps per row, errors and metrics of a step whose first prompt names a picture that is not there."""
+    _, engine, stack = make_all(rank_info, setup)
+    refs = [{"modality": "image", "role": "condition", "uri": missing}]
+    bad, good = items()
+    rollout = sample(engine, rank_info, 0, [bad | {"media_refs": refs}, good])
+    add_advantages(stack.algorithm, rollout, torch.arange(len(rollout)) // NUM_SIBLINGS)
+    errors = list(rollout.non_tensor_batch["error"])
+    mask = rollout.tensor("response_mask").amax(1).tolist()
+    return mask, errors, stack.train(rollout).to_floats()
+
+
+def trained_picture(rank_info: RankInfo, setup: Setup, exported: str) -> tuple[Tensor, Tensor, Tensor]:
+    """Latents drawn from some noise after training and before, and the noise; the trained model is exported."""
+    backend, engine, stack = make_all(rank_info, setup)
+    before = _latents(engine)
+    for step in range(2):
+        train_step(rank_info, engine, stack, step)
+    backend.export(exported)
+    job = engine.jobs_of(items(1))
+    return _latents(engine), before, initial_noise([job[0].noise], engine.latent_shape)
+
+
+def _latents(engine: DiffusionEngine) -> Tensor:
+    jobs = engine.jobs_of(items(1))
+    levels = noise_levels(engine.family, engine.config, engine.config.eval_steps)
+    with engine.backend.gathered() as policy:
+        return engine.sample(policy, jobs, levels, (), 8)[0].clean
