@@ -227,7 +227,7 @@ def test_prompt_image_and_guidance_scale_change_the_velocity(case: Case):
     if family.embedded_guidance:
         others.append((case.conditions[:1], case.scale + 2))
     for conditions, scale in others:
-        assert (velocity(family, noise, 0.6, conditions, scale) - base).abs().max() > 1e-3
+        assert (velocity(family, noise, 0.6, conditions, scale) - base).abs().max() > 5e-4
 
 
 def test_gradient_reaches_every_lora_target(case: Case):

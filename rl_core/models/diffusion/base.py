@@ -50,8 +50,6 @@ class DiffusionFamily(ABC):
     """The family's name in messages and docs."""
     pipelines: ClassVar[tuple[str, ...]]
     """Pipeline classes, as `model_index.json` names them."""
-    lora_targets: ClassVar[list[str]]
-    """Linear layers that get an adapter unless a recipe names others."""
     makes_video: ClassVar[bool] = False
     token_side: ClassVar[int] = 2
     """How many latent rows and columns one token of the transformer spans."""
@@ -80,6 +78,11 @@ class DiffusionFamily(ABC):
     def block_classes(self) -> tuple[str, ...]:
         """Names of the classes that FSDP wraps one by one."""
         return tuple(getattr(self.pipeline.transformer, "_no_split_modules", None) or ())
+
+    @property
+    @abstractmethod
+    def lora_targets(self) -> list[str]:
+        """Linear layers, by the ends of their names, that get an adapter unless a recipe names others."""
 
     @property
     def condition_images(self) -> ConditionImages:

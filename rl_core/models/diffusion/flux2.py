@@ -24,12 +24,16 @@ class Flux2(DiffusionFamily):
 
     name: ClassVar[str] = "flux2"
     pipelines: ClassVar[tuple[str, ...]] = ("Flux2KleinPipeline", "Flux2Pipeline")
-    # `to_out` of the single-stream blocks is left out: peft matches ends of names, and in the others it is a list.
-    lora_targets: ClassVar[list[str]] = [
-        *("attn.to_q", "attn.to_k", "attn.to_v", "attn.to_out.0", "attn.to_qkv_mlp_proj"),
-        *("attn.add_q_proj", "attn.add_k_proj", "attn.add_v_proj", "attn.to_add_out"),
-    ]
     token_side: ClassVar[int] = 1
+
+    @property
+    def lora_targets(self) -> list[str]:
+        """Attention alone."""
+        # `to_out` of the single-stream blocks is left out: peft matches ends of names, and in the others it is a list.
+        return [
+            *("attn.to_q", "attn.to_k", "attn.to_v", "attn.to_out.0", "attn.to_qkv_mlp_proj"),
+            *("attn.add_q_proj", "attn.add_k_proj", "attn.add_v_proj", "attn.to_add_out"),
+        ]
 
     @property
     def condition_images(self) -> ConditionImages:

@@ -25,11 +25,15 @@ class HunyuanVideo(DiffusionFamily):
 
     name: ClassVar[str] = "hunyuan_video"
     pipelines: ClassVar[tuple[str, ...]] = ("HunyuanVideoPipeline",)
-    lora_targets: ClassVar[list[str]] = [
-        *("attn.to_q", "attn.to_k", "attn.to_v", "attn.to_out.0"),
-        *("attn.add_q_proj", "attn.add_k_proj", "attn.add_v_proj", "attn.to_add_out"),
-    ]
     makes_video: ClassVar[bool] = True
+
+    @property
+    def lora_targets(self) -> list[str]:
+        """Attention alone."""
+        return [
+            *("attn.to_q", "attn.to_k", "attn.to_v", "attn.to_out.0"),
+            *("attn.add_q_proj", "attn.add_k_proj", "attn.add_v_proj", "attn.to_add_out"),
+        ]
 
     @property
     def block_classes(self) -> tuple[str, ...]:

@@ -24,13 +24,17 @@ class QwenImage(DiffusionFamily):
 
     name: ClassVar[str] = "qwen_image"
     pipelines: ClassVar[tuple[str, ...]] = ("QwenImagePipeline", "QwenImageEditPipeline")
-    lora_targets: ClassVar[list[str]] = [
-        *("attn.to_q", "attn.to_k", "attn.to_v", "attn.to_out.0"),
-        *("attn.add_q_proj", "attn.add_k_proj", "attn.add_v_proj", "attn.to_add_out"),
-    ]
     padded: ClassVar[tuple[str, ...]] = ("prompt_embeds",)
     reference_pixels: int = 1024 * 1024
     """About how many pixels a condition image is scaled to, in the shape of what is made."""
+
+    @property
+    def lora_targets(self) -> list[str]:
+        """The attention of both streams."""
+        return [
+            *("attn.to_q", "attn.to_k", "attn.to_v", "attn.to_out.0"),
+            *("attn.add_q_proj", "attn.add_k_proj", "attn.add_v_proj", "attn.to_add_out"),
+        ]
 
     @property
     def condition_images(self) -> ConditionImages:

@@ -22,10 +22,14 @@ class SD3(DiffusionFamily):
 
     name: ClassVar[str] = "sd3"
     pipelines: ClassVar[tuple[str, ...]] = ("StableDiffusion3Pipeline",)
-    lora_targets: ClassVar[list[str]] = [
-        *("attn.to_q", "attn.to_k", "attn.to_v", "attn.to_out.0"),
-        *("attn.add_q_proj", "attn.add_k_proj", "attn.add_v_proj", "attn.to_add_out"),
-    ]
+
+    @property
+    def lora_targets(self) -> list[str]:
+        """The attention of both streams."""
+        return [
+            *("attn.to_q", "attn.to_k", "attn.to_v", "attn.to_out.0"),
+            *("attn.add_q_proj", "attn.add_k_proj", "attn.add_v_proj", "attn.to_add_out"),
+        ]
 
     def encode(self, prompts: Sequence[str], images: Sequence[Image | None], size: Size) -> list[Condition]:
         """`prompt_embeds` [L, D] and `pooled` [D]."""

@@ -37,10 +37,6 @@ class Wan(DiffusionFamily):
 
     name: ClassVar[str] = "wan"
     pipelines: ClassVar[tuple[str, ...]] = ("WanPipeline", "WanImageToVideoPipeline")
-    lora_targets: ClassVar[list[str]] = [
-        *("attn1.to_q", "attn1.to_k", "attn1.to_v", "attn1.to_out.0"),
-        *("attn2.to_q", "attn2.to_k", "attn2.to_v", "attn2.to_out.0"),
-    ]
     makes_video: ClassVar[bool] = True
 
     def __init__(self, pipeline: Any) -> None:
@@ -51,6 +47,13 @@ class Wan(DiffusionFamily):
 
             boundary = pipeline.config.boundary_ratio * TRAIN_TIMESTEPS
             self._transformer = Experts(pipeline.transformer, pipeline.transformer_2, boundary)
+
+    @property
+    def lora_targets(self) -> list[str]:
+        """Attention to the video and to the prompt, and to the image where 2.1 has it."""
+        blocks = [f"attn{which}.{layer}" for which in (1, 2) for layer in ("to_q", "to_k", "to_v", "to_out.0")]
+        sees = self.config.added_kv_proj_dim is not None
+        return [*blocks, *(["attn2.add_k_proj", "attn2.add_v_proj"] if sees else [])]
 
     @property
     def transformer(self) -> nn.Module:

@@ -23,8 +23,12 @@ class ZImage(DiffusionFamily):
 
     name: ClassVar[str] = "z_image"
     pipelines: ClassVar[tuple[str, ...]] = ("ZImagePipeline",)
-    lora_targets: ClassVar[list[str]] = ["attention.to_q", "attention.to_k", "attention.to_v", "attention.to_out.0"]
     padded: ClassVar[tuple[str, ...]] = ("prompt_embeds",)
+
+    @property
+    def lora_targets(self) -> list[str]:
+        """Attention alone."""
+        return ["attention.to_q", "attention.to_k", "attention.to_v", "attention.to_out.0"]
 
     def encode(self, prompts: Sequence[str], images: Sequence[Image | None], size: Size) -> list[Condition]:
         """`prompt_embeds` [L, D]."""
