@@ -3,7 +3,7 @@
 from prefect import get_run_logger, pause_flow_run
 from prefect.exceptions import FlowPauseTimeout
 from prefect.input import RunInput
-from prefect.runtime import flow_run
+from prefect.runtime import deployment
 
 from rl_core.trainers.session import close_sessions
 from schemas.receipts import Approval, GateReceipt, ScoreChange, VersionReceipt
@@ -28,7 +28,7 @@ def ask_for_approval(registration: RegistrationConfig, version: VersionReceipt, 
     """
     if not (registration.approval and gate.passed):
         return Approval(given=True)
-    if flow_run.deployment_id is None:
+    if deployment.id is None:
         return Approval(given=False, reason=f"awaits approval: rl-train promote {version.name} {version.version}")
     close_sessions()  # a person may take days; the devices are for others meanwhile
     get_run_logger().info("waiting for approval of %s v%s", version.name, version.version)

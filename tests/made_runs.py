@@ -10,6 +10,7 @@ from rl_core.data.weights import weights_digest
 from rl_core.evaluation.intervals import wilson_interval
 from rl_core.recipes import parse_recipe
 from rl_core.trainers.run_folder import RunFolder
+from rl_core.trainers.session import session_for
 from schemas.receipts import EvalReceipt, RunPlan
 from tasks.open_run import open_run
 from tasks.prepare_cache import prepare_cache
@@ -76,7 +77,10 @@ def make_run(
     folder.save_steps(1, steps)
     with folder.publish_checkpoint(1, {"step": 2}, keep_last=1):
         pass
-    return MadeRun(plan, _evaluate(folder, "baseline", 0, before), _evaluate(folder, "final", 2, after))
+    made = MadeRun(plan, _evaluate(folder, "baseline", 0, before), _evaluate(folder, "final", 2, after))
+    for receipt in (made.baseline, made.final):
+        session_for(plan).tracking.log_artifact(Path(receipt.samples_path), "samples")
+    return made
 
 
 def register(made: MadeRun, weights: bytes = b"weights"):

@@ -35,7 +35,7 @@ def prefect_server(home: Home, host: str, port: int) -> Service:
     return Service(
         name="prefect",
         command=[sys.executable, "-m", "prefect", "server", "start", "--host", host, "--port", str(port)],
-        environment=base_environment(home) | {"PREFECT_API_URL": f"{url}/api", "PREFECT_UI_API_URL": f"{url}/api"},
+        environment=base_environment(home) | {"PREFECT_API_URL": f"{url}/api"},
         url=url,
         answers=lambda: answers(f"{url}/api/health"),
     )
@@ -69,6 +69,7 @@ def worker(home: Home, pool: str, prefect_url: str) -> Service:
         environment=base_environment(home) | settings,
         url=f"{prefect_url}/work-pools/work-pool/{pool}",
         answers=lambda: _is_online(api, pool, name),
+        prepare=lambda: _forget_worker(api, pool, name),
     )
 
 
@@ -101,6 +102,11 @@ def _is_online(api: str, pool: str, name: str) -> bool:
     except httpx.HTTPError:
         return False
     return any(found["name"] == name and found["status"] == "ONLINE" for found in workers)
+
+
+def _forget_worker(api: str, pool: str, name: str) -> None:
+    """Let the server forget a worker of this name, whose last sign of life could pass for that of a new one."""
+    httpx.delete(f"{api}/work_pools/{pool}/workers/{name}", headers=_credentials())
 
 
 def _credentials() -> dict[str, str]:

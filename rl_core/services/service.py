@@ -62,12 +62,15 @@ class Service:
     url: str
     """Where people and programs reach it; for a worker, where its runs are seen."""
     answers: Callable[[], bool]
+    prepare: Callable[[], object] = lambda: None
+    """Done before a start."""
 
     def start(self, folder: Path, log: Path) -> Record:
         """Start it in a session of its own, and wait until it answers.
 
         Raises: ServiceError with the end of its log when it ends or stays silent; then nothing of it runs.
         """
+        self.prepare()
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as out:
             process = subprocess.Popen(

@@ -12,6 +12,7 @@ from rl_core.errors import StorageError
 from rl_core.evaluation.gate import Judged
 from rl_core.evaluation.runner import read_samples
 from rl_core.home import Home
+from rl_core.models.locate import locate
 from rl_core.tracking.lineage import RECIPE_ARTIFACT, read_artifact
 from rl_core.tracking.registry import RegisteredVersion, champion, registry_client
 from rl_core.trainers.session import TrainingSession, session_for
@@ -62,6 +63,7 @@ def _recorded(
 
 def _evaluated(plan: RunPlan, present: RegisteredVersion) -> list[dict[str, Any]]:
     """The champion's answers to this run's held-out rows."""
+    locate(present.tags["model_dir"], Home.default().models)
     # Both sets of workers may want all devices; this run's are rebuilt from its checkpoint if they are needed again.
     session_for(plan).close()
     model = plan.recipe["model"] | {"path": present.tags["model_dir"]}

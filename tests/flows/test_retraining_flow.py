@@ -32,6 +32,7 @@ GATE = GateReceipt(
 def home(tmp_path: Path, prefect_harness: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
     monkeypatch.setenv("RL_TRAIN_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setattr("rl_core.trainers.retraining.source_revision", lambda: "this revision")
     yield Home.default()
     close_sessions()
 
@@ -69,7 +70,7 @@ def paused_run() -> Any:
 
 @pytest.mark.parametrize(("promote", "verb"), [(True, "approved"), (False, "refused")])
 def test_a_person_decides(promote: bool, verb: str, prefect_harness: None, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("PREFECT__RUNTIME__FLOW_RUN__DEPLOYMENT_ID", "a deployment")
+    monkeypatch.setenv("PREFECT__RUNTIME__DEPLOYMENT__ID", "a deployment")
     monkeypatch.setattr("flows.approval.POLL_S", 1)
     said: list[Approval] = []
     waiting = threading.Thread(target=lambda: said.append(asks()))

@@ -37,6 +37,12 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
     close_sessions()
 
 
+@pytest.fixture(autouse=True)
+def revision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The code stays the same while somebody commits beside the test."""
+    monkeypatch.setattr(retraining, "source_revision", lambda: "this revision")
+
+
 @pytest.fixture
 def recipe(tmp_path: Path, tiny_model_dir: Path, request: pytest.FixtureRequest) -> Callable[..., Values]:
     """A recipe of the test's own."""
@@ -70,7 +76,7 @@ def test_only_what_is_new_is_trained_again(recipe, tmp_path: Path, monkeypatch: 
     assert (other_rate.train, other_rate.fresh) == (True, False)
     assert other_rate.reason.startswith("recipe changed since")
     with monkeypatch.context() as patch:
-        patch.setattr(retraining, "source_revision", lambda: "another")
+        patch.setattr(retraining, "source_revision", lambda: "another revision")
         other_code = news(recipe())
     assert (other_code.train, other_code.fresh) == (True, True), "the same training, to be done anew"
     assert other_code.reason.startswith("code changed since")
