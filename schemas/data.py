@@ -22,7 +22,7 @@ class DataConfig(Section):
     train: list[str | dict[str, Any]] = Field(min_length=1)
     """Files, globs, folders, Hugging Face datasets (`name[/config][@revision][:split]`, `{path: ..., split: ...}`), or
     generator blocks: `{task: ..., size: ...}` for procedural problems, `{pictures: ..., seed: ...}` for drawn ones,
-    `{digits: ...}` and `{lettering: ...}` for prompts of diffusion models."""
+    `{digits: ...}`, `{lettering: ...}` and `{oddities: ...}` for prompts of diffusion models."""
     eval: list[str | dict[str, Any]] = Field(min_length=1)
     """Held-out rows, written like `train`; a training row that asks what one of them asks is refused."""
     blend: dict[str, float] | None = None

@@ -1,8 +1,8 @@
-"""Prompt files for diffusion models, made on the spot: of digits to draw, and of words to letter.
+"""Prompt files for diffusion models, made on the spot: of digits to draw, of words to letter, and of odd ways to ask.
 
-`{digits: 200, seed: 1}` and `{lettering: 200, seed: 1}` in a recipe's data stand for such files, written once and kept
-as they are. Of each kind, what is held out is decided by the text alone (digits: by the wording), so the splits share
-nothing whatever their seeds and sizes.
+`{digits: 200, seed: 1}`, `{lettering: 200, seed: 1}` and `{oddities: 200, seed: 1}` in a recipe's data stand for such
+files, written once and kept as they are. Of each kind, what is held out is decided by the text alone (digits: by the
+wording, oddities: by the question), so the splits share nothing whatever their seeds and sizes.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from rl_core.data.atomic import atomic_writer
 from rl_core.data.digit_prompts import draw_prompts
 from rl_core.data.generate import belongs_to_eval
+from rl_core.data.odd_prompts import Oddity, draw_odd_prompts
 from rl_core.errors import DataError
 
 _VERSION = "1"
@@ -64,21 +65,37 @@ class LetteringSpec(BaseModel):
     """Words to letter, at most."""
 
 
-MadeSpec = DigitsSpec | LetteringSpec
+class OdditiesSpec(BaseModel):
+    """Prompts that mean a digit in an odd way (`rl_core.data.odd_prompts`), for a prompt enhancer to put right."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    oddities: int = Field(ge=1)
+    """Prompts, each of another text."""
+    seed: int = 0
+    """Which ones, where there are more."""
+    split: Literal["train", "eval"] = "train"
+    """Questions to train on, or held-out ones."""
+    kinds: list[Oddity] = Field(default_factory=lambda: list(Oddity), min_length=1)
+    """What is odd; every kind as often as any other."""
 
 
-def made_spec(entry: object) -> type[DigitsSpec] | type[LetteringSpec] | None:
+MadeSpec = DigitsSpec | LetteringSpec | OdditiesSpec
+_SPECS: dict[str, type[MadeSpec]] = {"digits": DigitsSpec, "lettering": LetteringSpec, "oddities": OdditiesSpec}
+
+
+def made_spec(entry: object) -> type[MadeSpec] | None:
     """What a block of a recipe's data is, if it is of this kind."""
     if not isinstance(entry, dict):
         return None
-    return DigitsSpec if "digits" in entry else LetteringSpec if "lettering" in entry else None
+    return next((spec for key, spec in _SPECS.items() if key in entry), None)
 
 
 def planned_prompts(spec: MadeSpec, folder: Path | str) -> Path:
     """The file that `materialise_prompts` writes; nothing is written."""
     values = json.dumps({"version": _VERSION, **spec.model_dump(mode="json")}, sort_keys=True)
     digest = hashlib.sha256(values.encode()).hexdigest()[:12]
-    kind = "digits" if isinstance(spec, DigitsSpec) else "lettering"
+    kind = next(key for key, known in _SPECS.items() if isinstance(spec, known))
     return Path(folder).expanduser() / f"{kind}-{spec.split}-{digest}.jsonl"
 
 
@@ -89,11 +106,16 @@ def materialise_prompts(spec: MadeSpec, folder: Path | str) -> Path:
     """
     path = planned_prompts(spec, folder)
     if not path.is_file():
-        rows = _digit_rows(spec) if isinstance(spec, DigitsSpec) else _lettering_rows(spec)
         with atomic_writer(path) as file:
-            for row in rows:
+            for row in _rows(spec):
                 file.write(json.dumps(row) + "\n")
     return path
+
+
+def _rows(spec: MadeSpec) -> Iterator[dict[str, Any]]:
+    if isinstance(spec, DigitsSpec):
+        return _digit_rows(spec)
+    return _lettering_rows(spec) if isinstance(spec, LetteringSpec) else _oddity_rows(spec)
 
 
 def _digit_rows(spec: DigitsSpec) -> Iterator[dict[str, Any]]:
@@ -114,6 +136,11 @@ def _lettering_rows(spec: LetteringSpec) -> Iterator[dict[str, Any]]:
         if len(seen) == spec.lettering:
             return
     raise DataError(f"lettering: only {len(seen)} different {spec.split} prompts, {spec.lettering} asked for; ask less")
+
+
+def _oddity_rows(spec: OdditiesSpec) -> Iterator[dict[str, Any]]:
+    for prompt in draw_odd_prompts(spec.split, spec.oddities, spec.seed, spec.kinds):
+        yield _row("oddity", prompt.text, {"digit": prompt.digit, "kind": str(prompt.oddity)})
 
 
 def _row(kind: str, text: str, metadata: dict[str, Any]) -> dict[str, Any]:

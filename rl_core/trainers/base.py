@@ -27,6 +27,7 @@ from rl_core.trainers.measures import row_measures
 from rl_core.trainers.progress import ProgressEvent, announce
 from rl_core.trainers.refill import Refill
 from rl_core.trainers.shaping import add_greedy_rewards, shape_overlong
+from rl_core.trainers.tracks import sibling_groups
 from schemas.recipe import Recipe
 
 
@@ -49,6 +50,10 @@ class Track:
     """The ranks' own copies of the algorithm, which are told the driver's coefficients."""
     critic: Critic | None = None
     """What gives the advantages their values, where the algorithm has one."""
+    siblings_share: str | None = None
+    """Object column that is equal for siblings; unset, the rows of each prompt are adjacent."""
+    learns: bool = True
+    """Whether it is trained; else it is only sampled and scored."""
 
 
 class Trainer(ABC):
@@ -171,10 +176,12 @@ class Trainer(ABC):
     def _learn(self, name: str, prompts: DataProto, rollout: DataProtoRef) -> dict[str, float]:
         track = self.tracks[name]
         rewarded = self._reward(track, prompts, rollout)
+        if not track.learns:
+            return self.describe(rollout) | rewarded
         batch, num_sampled, refilled = self._refilled(name, rollout)
         with self._phase("advantage"):
             self._measure(track, batch)
-            advantages = add_advantages(track.algorithm, batch, self.recipe.rows_per_prompt)
+            advantages = add_advantages(track.algorithm, batch, self._group_ids(track, batch))
         with self._phase("train"):
             trained = track.stack.train(batch).to_floats()
             if track.critic is not None:
@@ -233,6 +240,12 @@ class Trainer(ABC):
             self._reward(track, prompts, extra)
             found.add(extra)
         return found.batch(), float(found.num_tokens), found.metrics()
+
+    def _group_ids(self, track: Track, batch: DataProto | DataProtoRef) -> torch.Tensor:
+        """[B] integers, equal for siblings."""
+        if track.siblings_share is None:
+            return torch.arange(len(batch)) // self.recipe.rows_per_prompt
+        return sibling_groups(batch.non_tensor_batch[track.siblings_share].tolist())
 
     def _measure(self, track: Track, batch: DataProto | DataProtoRef) -> None:
         """Add what the advantages need to know of the models, in place."""
@@ -294,8 +307,10 @@ def prompt_batch(items: Sequence[dict[str, Any]]) -> DataProto:
     return DataProto.from_dict(non_tensors={"item": list(items)})
 
 
-def add_advantages(algorithm: Any, rollout: DataProto | DataProtoRef, num_siblings: int) -> dict[str, float]:
+def add_advantages(algorithm: Any, rollout: DataProto | DataProtoRef, group_ids_B: torch.Tensor) -> dict[str, float]:
     """Put `advantages` [B, T] into the rollout, in place. Rows without a verdict take no part.
+
+    Args: group_ids_B: [B] integers, equal for siblings.
 
     An algorithm also gets where in the row each part of the reward was earned (`turn_rewards`), what the reward is made
     of (`reward/<key>`) and `MEASURED`, where the rollout says so. With a critic there are also its `returns` [B, T].
@@ -308,7 +323,6 @@ def add_advantages(algorithm: Any, rollout: DataProto | DataProtoRef, num_siblin
         raise RewardError(
             f"every row of the rollout is without a verdict; first: {rollout.non_tensor_batch['error'][0]}"
         )
-    group_ids_B = torch.arange(len(rollout)) // num_siblings
     rows = rollout.tensor("rewards")[good_B], group_ids_B[good_B], mask_BT[good_B]
     measured = row_measures(rollout, good_B)
     columns = {"advantages": torch.zeros(mask_BT.shape)}

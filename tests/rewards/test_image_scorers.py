@@ -62,6 +62,20 @@ def test_digit_marks_prompts_that_do_not_name_one(prompt: str):
     assert isinstance(found, Unscored)
 
 
+def test_digit_takes_the_rows_own_digit_before_the_prompts():
+    picture = plain("black")
+    scorer = make(name="digit", judge="trees")
+    odd, named, wrong = scorer.score(
+        [
+            Sample("siete", image=picture, metadata={"digit": 7}),
+            Sample("seven", image=picture),
+            Sample("seven", image=picture, metadata={"digit": 17}),
+        ]
+    )
+    assert odd == named
+    assert isinstance(wrong, Unscored)
+
+
 def _as_picture(levels: np.ndarray) -> Image.Image:
     """An 8 x 8 digit, enlarged."""
     small = Image.fromarray((levels / 16 * 255).astype(np.uint8))

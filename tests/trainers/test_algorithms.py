@@ -181,7 +181,7 @@ def test_the_greedy_reply_is_the_baseline_of_its_prompt(warm: Block, tiny_model_
     trainer._reward(trainer.tracks["text"], prompts, rollout)
     greedy_P = trainer.play_held_out(prompts, 6).tensor("rewards")
     assert rollout.tensor(GREEDY).tolist() == greedy_P.repeat_interleave(NUM_SIBLINGS).tolist()
-    add_advantages(trainer.tracks["text"].algorithm, rollout, NUM_SIBLINGS)
+    add_advantages(trainer.tracks["text"].algorithm, rollout, torch.arange(len(rollout)) // NUM_SIBLINGS)
     expected_B = rollout.tensor("rewards") - rollout.tensor(GREEDY)
     assert rollout.tensor("advantages")[:, 0].tolist() == pytest.approx(expected_B.tolist())
 

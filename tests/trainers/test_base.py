@@ -33,11 +33,15 @@ def rollout(rewards: list[float], failed: list[bool], num_tokens: list[int] | No
     return DataProto.from_dict(tensors, {"error": errors, "stop_reason": reasons})
 
 
+def by_adjacency(num_rows: int, num_siblings: int) -> torch.Tensor:
+    return torch.arange(num_rows) // num_siblings
+
+
 def test_a_failed_row_has_no_part_in_its_group(grpo: StageAlgorithm):
     whole = rollout([1.0, 0.0, 0.0, 1.0], [False, False, False, False])
     with_failure = rollout([1.0, 0.0, 99.0, 0.0, 1.0, -99.0], [False, False, True, False, False, True])
-    add_advantages(grpo, whole, num_siblings=2)
-    metrics = add_advantages(grpo, with_failure, num_siblings=3)
+    add_advantages(grpo, whole, by_adjacency(4, 2))
+    metrics = add_advantages(grpo, with_failure, by_adjacency(6, 3))
     good = ~with_failure.tensor("failed")
     assert torch.equal(with_failure.tensor("advantages")[good], whole.tensor("advantages"))
     assert with_failure.tensor("advantages")[~good].count_nonzero() == 0
@@ -47,14 +51,14 @@ def test_a_failed_row_has_no_part_in_its_group(grpo: StageAlgorithm):
 
 def test_groups_are_runs_of_siblings(grpo: StageAlgorithm):
     batch = rollout([1.0, 1.0, 0.0, 1.0], [False] * 4)
-    add_advantages(grpo, batch, num_siblings=2)
+    add_advantages(grpo, batch, by_adjacency(4, 2))
     signs = batch.tensor("advantages")[:, 0].sign().tolist()
     assert signs == [0.0, 0.0, -1.0, 1.0]
 
 
 def test_a_rollout_of_failures_only_is_refused_with_the_first_reason(grpo: StageAlgorithm):
     with pytest.raises(RewardError, match=r"every row .* without a verdict; first: ValueError: broken"):
-        add_advantages(grpo, rollout([0.0, 0.0], [True, True]), num_siblings=2)
+        add_advantages(grpo, rollout([0.0, 0.0], [True, True]), by_adjacency(2, 2))
 
 
 def test_rollout_metrics_by_hand():

@@ -34,7 +34,9 @@ class Judge(StrEnum):
 
 @reward_scorers.register("digit")
 class DigitScorer(ImageScorer):
-    """The judge's probability of the digit that the prompt names (`7` or `seven`)."""
+    """The judge's probability of the digit that is asked for: the row's `metadata.digit`, or where it has none the one
+    that the prompt names (`7` or `seven`).
+    """
 
     class Config(ImageScorer.Config):
         """The judge."""
@@ -45,11 +47,11 @@ class DigitScorer(ImageScorer):
     config: Config
 
     def score_images(self, samples: Sequence[Sample]) -> Sequence[float | Unscored]:
-        """Prompts that name no digit, or several, are marked."""
+        """Rows that ask for no digit, or for several, are marked."""
         assert all(sample.image is not None for sample in samples)
         pixels = np.stack([_pixels(sample.image) for sample in samples])
         probabilities = classifier(self.config.judge).predict_proba(pixels)
-        return [_paid(sample.prompt, row) for sample, row in zip(samples, probabilities, strict=True)]
+        return [_paid(sample, row) for sample, row in zip(samples, probabilities, strict=True)]
 
 
 @cache
@@ -82,8 +84,13 @@ def named_digits(prompt: str) -> set[int]:
     return {int(word) if word.isdigit() else NAMES.index(word) for word in _NAMED.findall(prompt.lower())}
 
 
-def _paid(prompt: str, probabilities: np.ndarray) -> float | Unscored:
-    named = named_digits(prompt)
-    if len(named) != 1:
-        return Unscored(f"the prompt must name one digit, got {prompt!r:.80}")
-    return float(probabilities[named.pop()])
+def _paid(sample: Sample, probabilities: np.ndarray) -> float | Unscored:
+    digit = sample.metadata.get("digit")
+    if digit is None:
+        named = named_digits(sample.prompt)
+        if len(named) != 1:
+            return Unscored(f"the prompt must name one digit, got {sample.prompt!r:.80}")
+        digit = named.pop()
+    if type(digit) is not int or not 0 <= digit < len(NAMES):
+        return Unscored(f"metadata.digit must be a whole number from 0 to 9, got {digit!r:.80}")
+    return float(probabilities[digit])
