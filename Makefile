@@ -76,6 +76,9 @@ bench-logprob: $(STAMP) ## time and memory of log-probabilities over 49,152 word
 bench-prep: $(STAMP) ## time preparation of an archive of small images beside unzip: IMAGES=20000
 	$(BIN)/python -m benchmarks.prep --images $(IMAGES)
 
+bench-diffusion: $(STAMP) ## time diffusion sampling beside a plain pipeline, and training steps
+	$(BIN)/python -m benchmarks.diffusion
+
 bench-weight-sync: $(STAMP) ## time a weight sync of SmolLM2 beside the gather alone and memcpy
 	$(BIN)/python -m benchmarks.weight_sync
 

@@ -74,6 +74,8 @@ def device_plan(recipe: Recipe) -> str:
 
 def memory_plan(recipe: Recipe, home: Home) -> str:
     """Estimated bytes per worker."""
+    if recipe.domain is Domain.DIFFUSION:
+        return "not estimated for diffusion models"
     shape = model_shape(recipe.model.path, home.models)
     if shape is None:
         return f"unknown until the model's config is on this machine ({recipe.model.path})"

@@ -86,6 +86,14 @@ def tiny_model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def tiny_sd3_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of a random Stable Diffusion 3 pipeline for pictures of 32 x 32."""
+    from tests.models.tiny_diffusion import tiny_sd3
+
+    return tiny_sd3(tmp_path_factory.mktemp("tiny-sd3") / "model")
+
+
+@pytest.fixture(scope="session")
 def tiny_vlm_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of the embedded vision-language model as it is before its warm-up: right in form, blind."""
     from rl_core.models.tiny_vlm import make_model, make_processor, save

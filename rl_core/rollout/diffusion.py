@@ -154,7 +154,9 @@ class DiffusionEngine:
             chosen = rows[first : first + self.config.decode_batch_size]
             with torch.no_grad():
                 pixels = self.family.decode(torch.cat([found[row].clean for row in chosen]))
+            if self.family.makes_video and self.config.num_frames == 1:
+                pixels = pixels[:, 0]
             levels = (pixels.movedim(-3, -1) * 255).round().to(torch.uint8).cpu().numpy()
             for row, one in zip(chosen, levels, strict=True):
                 made[row] = one
-        return {"videos" if self.family.makes_video else "images": made}
+        return {"videos" if self.config.num_frames > 1 else "images": made}

@@ -17,14 +17,16 @@ def test_a_smoke_recipe_trains(
     start: Callable[..., Run],
     tiny_model_dir: Path,
     tiny_vlm_dir: Path,
+    tiny_sd3_dir: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("SMOKE_MODEL", str(tiny_model_dir))
     monkeypatch.setenv("SMOKE_VISION_MODEL", str(tiny_vlm_dir))
+    monkeypatch.setenv("SMOKE_DIFFUSION_MODEL", str(tiny_sd3_dir))
     run = start(Path(name), tmp_path / "home")
     assert run.finish() == 0, run.output
     assert "evaluate final: accuracy" in run.output
-    if name == "smoke/vision":
+    if name in ("smoke/vision", "smoke/diffusion"):
         assert list(tmp_path.glob("home/runs/*/samples/pictures-final.png")), "a sheet of sample pictures"
     assert "beats" in run.output or "does not beat" in run.output

@@ -7,7 +7,10 @@ from typing import Any
 
 import torch
 
-WORDS = "a photo of the digit zero one two three four five six seven eight nine red green blue drawn by hand , ."
+WORDS = (
+    "a photo of the digit zero one two three four five six seven eight nine 0 1 2 3 4 5 6 7 8 9 red green blue drawn "
+    "by hand , . an image picture drawing scan number numeral figure handwritten written in white ink on black paper"
+)
 START, END = "<|startoftext|>", "<|endoftext|>"
 CLIP_LENGTH = 16
 

@@ -10,24 +10,31 @@ import torch
 
 from rl_core.sde import sigmas
 from schemas.recipe import ExportKind
-from tests.models.tiny_diffusion import tiny_sd3
 from tests.train import diffusion_jobs as jobs
 from tests.train.diffusion_jobs import LORA, ROLLS_OUT, Setup
 from tests.train.jobs import largest_difference, same_bits
 from tests.train.ranks import Ranks
 
+# Ranks are alone with their groups here, so advantages may not look at the whole batch.
+OWN = {"name": "grpo"}
 ALGORITHMS: dict[str, dict[str, Any]] = {
-    "exact KL": {"algorithm": {"name": "flow_grpo"}, "lora": LORA, "stack": {"num_mini_batches": 2}},
-    "window": {"algorithm": {"name": "mix_grpo", "sde": {"steps": {"kind": "window", "size": 2, "every": 1}}}},
-    "dance": {"algorithm": {"name": "dance_grpo"}, "diffusion": {"share_noise": True}},
-    "trust region": {"algorithm": {"name": "flow_dppo"}, "stack": {"num_updates_per_batch": 2}},
-    "nft": {"algorithm": {"name": "diffusion_nft"}, "lora": LORA, "ema": ROLLS_OUT},
+    "exact KL": {"algorithm": {"name": "flow_grpo", "advantage": OWN}, "lora": LORA},
+    "window": {
+        "algorithm": {
+            "name": "mix_grpo",
+            "advantage": OWN,
+            "sde": {"steps": {"kind": "window", "size": 2, "every": 1}},
+        }
+    },
+    "dance": {"algorithm": {"name": "dance_grpo", "advantage": OWN}, "diffusion": {"share_noise": True}},
+    "trust region": {"algorithm": {"name": "flow_dppo", "advantage": OWN}, "stack": {"num_updates_per_batch": 2}},
+    "nft": {"algorithm": {"name": "diffusion_nft", "advantage": OWN}, "lora": LORA, "ema": ROLLS_OUT},
 }
 
 
-@pytest.fixture(scope="module")
-def model_dir(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(tiny_sd3(tmp_path_factory.mktemp("sd3") / "model"))
+@pytest.fixture
+def model_dir(tiny_sd3_dir: Path) -> str:
+    return str(tiny_sd3_dir)
 
 
 @pytest.mark.parametrize("guidance_scale", [1.0, 3.0])
