@@ -27,6 +27,7 @@ from rl_core.sde import euler_step, sigmas
 from rl_core.train.lora import TRAINED, inject_lora
 from schemas.recipe import LoraConfig
 from tests.models import tiny_families as tiny
+from tests.models import tiny_videos
 
 PROMPTS = ["a photo of the digit seven", "red"]
 NEGATIVE = "blue drawn by hand"
@@ -100,12 +101,12 @@ CASES = {
     "flux2": Case(tiny.flux2, LARGE, {"guidance_scale": 2.5}, 2.5, **FLAT),
     "qwen_image": Case(tiny.qwen_image, PICTURE, TRUE_CFG, 3.0, **PATCHES),
     "qwen_image_edit": Case(tiny.qwen_image_edit, Size(16, 16), TRUE_CFG, 3.0, **PATCHES),
-    "wan": Case(tiny.wan, VIDEO, CFG, 3.0),
-    "wan_experts": Case(tiny.wan_experts, VIDEO, CFG, 3.0),
-    "wan_image": Case(tiny.wan_image, VIDEO, CFG, 3.0),
-    "wan_image_experts": Case(tiny.wan_image_experts, VIDEO, CFG, 3.0),
-    "wan_small_image": Case(tiny.wan_small_image, VIDEO, CFG, 3.0, given_frames=1),
-    "hunyuan_video": Case(tiny.hunyuan_video, VIDEO, {"guidance_scale": 4.0}, 4.0),
+    "wan": Case(tiny_videos.wan, VIDEO, CFG, 3.0),
+    "wan_experts": Case(tiny_videos.wan_experts, VIDEO, CFG, 3.0),
+    "wan_image": Case(tiny_videos.wan_image, VIDEO, CFG, 3.0),
+    "wan_image_experts": Case(tiny_videos.wan_image_experts, VIDEO, CFG, 3.0),
+    "wan_small_image": Case(tiny_videos.wan_small_image, VIDEO, CFG, 3.0, given_frames=1),
+    "hunyuan_video": Case(tiny_videos.hunyuan_video, VIDEO, {"guidance_scale": 4.0}, 4.0),
     "z_image": Case(tiny.z_image, PICTURE, {"negative_prompt": NEGATIVE, "guidance_scale": 2.0}, 3.0),
 }
 
@@ -125,11 +126,14 @@ def case(request: pytest.FixtureRequest) -> Case:
     return CASES[request.param]
 
 
+def batched(family: DiffusionFamily, conditions: list[Any], scale: float) -> dict[str, Tensor]:
+    read = {"guidance": torch.full((len(conditions),), scale)} if family.embedded_guidance else {}
+    return family.batch(conditions) | read
+
+
 def velocity(family: DiffusionFamily, latents: Tensor, sigma: float, conditions: list[Any], scale: float) -> Tensor:
-    batch = family.batch(conditions)
-    if family.embedded_guidance:
-        batch["guidance"] = torch.full((len(latents),), scale)
-    return family.velocity(family.transformer, latents, torch.full((len(latents),), sigma), batch)
+    sigma_B, batch = torch.full((len(latents),), sigma), batched(family, conditions, scale)
+    return family.velocity(family.transformer, latents, sigma_B, batch)
 
 
 def sampled(case: Case) -> Tensor:
@@ -192,10 +196,8 @@ def test_loop_of_steps_equals_the_pipeline(case: Case, monkeypatch: pytest.Monke
     monkeypatch.setattr(edit, "calculate_dimensions", lambda _area, ratio: whole(EDIT_PIXELS, ratio))
     for row in range(len(PROMPTS)):
         latents, made = sampled_by_pipeline(case, row)
-        mine = case.looped(ours[row : row + 1])
-        torch.testing.assert_close(
-            mine[:, :, case.given_frames :], latents[:, :, case.given_frames :], atol=1e-4, rtol=0
-        )
+        mine, theirs = (held[:, :, case.given_frames :] for held in (case.looped(ours[row : row + 1]), latents))
+        torch.testing.assert_close(mine, theirs, atol=1e-4, rtol=0)
         torch.testing.assert_close(pictures[row : row + 1], made.float(), atol=1e-4, rtol=0)
     assert (ours[0] - ours[1]).abs().max() > 0.1
 
@@ -233,12 +235,9 @@ def test_prompt_image_and_guidance_scale_change_the_velocity(case: Case):
 def test_gradient_reaches_every_lora_target(case: Case):
     family = family_of(tiny.made(case.make))
     policy = adapted(family)
+    batch = batched(family, case.conditions, case.scale)
     # Both sides of the boundary of two experts.
-    for sigma in (0.95, 0.5):
-        batch = family.batch(case.conditions)
-        if family.embedded_guidance:
-            batch["guidance"] = torch.full((2,), case.scale)
-        family.velocity(policy.model, case.noise(), torch.full((2,), sigma), batch).square().sum().backward()
+    family.velocity(policy.model, case.noise(), torch.tensor([0.95, 0.5]), batch).square().sum().backward()
     reached = {name for name, value in policy.model.named_parameters() if value.grad is not None and value.grad.any()}
     for target in family.lora_targets:
         assert any(f".{target}.lora_B." in f".{name}" for name in reached), target
@@ -276,10 +275,7 @@ def test_adapters_load_into_the_plain_pipeline(case: Case, tmp_path: Path):
     if (tmp_path / SECOND_ADAPTERS).exists():
         plain.load_lora_weights(tmp_path, weight_name=SECOND_ADAPTERS, load_into_transformer_2=True)
     loaded = family_of(plain)
-    batch = family.batch(case.conditions)
-    if family.embedded_guidance:
-        batch["guidance"] = torch.full((2,), case.scale)
-    sigma_B = torch.tensor([0.95, 0.5])
+    batch, sigma_B = batched(family, case.conditions, case.scale), torch.tensor([0.95, 0.5])
     with torch.no_grad():
         trained = family.velocity(policy.model, case.noise(), sigma_B, batch)
         again = loaded.velocity(loaded.transformer, case.noise(), sigma_B, batch)
@@ -328,9 +324,12 @@ def test_missing_and_surplus_condition_images_are_refused(case: Case):
         assert "image_latents" not in family.batch(family.encode(PROMPTS, [None, None], case.size))
 
 
+@pytest.mark.parametrize(
+    "case",
+    ["flux2_klein", "flux2", "qwen_image_edit", "wan_image", "wan_image_experts", "wan_small_image"],
+    indirect=True,
+)
 def test_condition_images_of_any_shape_make_one_batch(case: Case):
-    if case.images[0] is None:
-        pytest.skip("takes no image")
     images = [picture("red", Size(40, 90)), picture("red", Size(33, 20))]
     batch = case.family.batch(case.family.encode(["red", "red"], images, case.size))
     assert all(len(values) == 2 for values in batch.values())

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rl_core.models.diffusion.experts import Experts
 from rl_core.rank_info import RankInfo
-from tests.models.tiny_families import wan_transformer
+from tests.models.tiny_videos import wan_transformer
 
 TIMESTEPS = (990.0, 900.0, 500.0, 300.0)
 BOUNDARY = 875.0
