@@ -22,7 +22,8 @@ def open_run(
 
     Args: fresh: start it anew. start_from: a folder of weights instead of the recipe's.
     """
-    tags = {"prefect.flow_run_id": str(flow_run.id or ""), "prefect.flow_run_url": str(flow_run.ui_url or "")}
+    url = str(flow_run.ui_url or "")  # without a server's UI Prefect builds one that begins with `None`
+    tags = {"prefect.flow_run_id": str(flow_run.id or ""), "prefect.flow_run_url": url if "://" in url else ""}
     written = Recipe.model_validate(recipe)
     plan = run_plan.open_run(
         run_plan.starting_from(written, start_from),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rl_core.evaluation.bootstrap import paired_bootstrap
-from rl_core.evaluation.row_scores import row_scores
+from rl_core.evaluation.row_scores import paired_scores
 from schemas.receipts import GateReceipt, ScoreChange
 from schemas.registration import GuardConfig, RegistrationConfig
 
@@ -73,9 +73,9 @@ def undecided(incumbent: str, reason: str, settings: RegistrationConfig) -> Gate
 
 def check_scores(rows: Rows, settings: RegistrationConfig) -> None:
     """Whether an evaluation has every score the gate will ask for. Raises: RecipeError naming the known ones."""
-    row_scores(rows, settings.score, "registration.score")
+    paired_scores(rows, rows, settings.score, "registration.score")
     for score in settings.guards:
-        row_scores(rows, score, f"registration.guards.{score}")
+        paired_scores(rows, rows, score, f"registration.guards.{score}")
 
 
 def uids(rows: Rows) -> list[str]:
@@ -84,7 +84,7 @@ def uids(rows: Rows) -> list[str]:
 
 
 def _change(challenger: Judged, incumbent: Judged, score: str, margin: float, where: str) -> ScoreChange:
-    before, after = (row_scores(one.rows, score, where) for one in (incumbent, challenger))
+    before, after = paired_scores(incumbent.rows, challenger.rows, score, where)
     change = paired_bootstrap(before, after, margin=margin)
     return ScoreChange(
         score=score,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -17,11 +18,11 @@ COMMON: dict[str, Callable[[Row], float]] = {
     "mean_length": lambda row: float(row["num_tokens"]),
     "truncated_share": lambda row: float(row["stop_reason"] != "eos"),
 }
-_NO_SCORES = {"uid", "prompt", "response", "ground_truth", "stop_reason", "images", "reward", "num_tokens"}
+_NO_SCORES = {"uid", "prompt", "response", "ground_truth", "stop_reason", "images", "made", "reward", "num_tokens"}
 
 
 def row_scores(rows: Sequence[Row], score: str, where: str = "score") -> list[float]:
-    """One value per row, whose mean is the receipt's score of this name.
+    """One value per row, whose mean is the receipt's score of this name; NaN for a row that has none.
 
     Args: rows: as `rl_core.evaluation.runner.read_samples` gives them. where: the recipe's key, for the message.
     Raises: RecipeError naming the known scores.
@@ -32,3 +33,17 @@ def row_scores(rows: Sequence[Row], score: str, where: str = "score") -> list[fl
     if score not in further:
         raise RecipeError(f"{where}: no score {score!r}{nearest(score, sorted({*COMMON, *further}))}")
     return [float(row[score]) for row in rows]
+
+
+def paired_scores(
+    before: Sequence[Row], after: Sequence[Row], score: str, where: str = "score"
+) -> tuple[list[float], list[float]]:
+    """The same score of the same rows, before and after, of those rows that have it both times.
+
+    Raises: RecipeError when there is no such score, or no row has it.
+    """
+    both = zip(row_scores(before, score, where), row_scores(after, score, where), strict=True)
+    pairs = [pair for pair in both if all(map(math.isfinite, pair))]
+    if not pairs:
+        raise RecipeError(f"{where}: no held-out row has a {score}; choose a score that the rows have")
+    return [one for one, _ in pairs], [two for _, two in pairs]

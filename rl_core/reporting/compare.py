@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from rl_core.evaluation.bootstrap import Change, paired_bootstrap
 from rl_core.evaluation.gate import uids
-from rl_core.evaluation.row_scores import row_scores
+from rl_core.evaluation.row_scores import paired_scores
 from rl_core.reporting.charts import line_chart
 from rl_core.reporting.curves import held_out_series, mean_series
 from rl_core.reporting.pages import render
-from rl_core.reporting.run_record import RunRecord
+from rl_core.reporting.run_record import ACCURACY, RunRecord
 from rl_core.tracking.plots import curve_of
 from schemas.receipts import EvalReceipt
 
@@ -62,4 +62,4 @@ def _change(first: RunRecord, other: RunRecord) -> Change | None:
     before, after = first.samples("final"), other.samples("final")
     if first is other or not before or uids(before) != uids(after):
         return None
-    return paired_bootstrap(row_scores(before, "accuracy"), row_scores(after, "accuracy"))
+    return paired_bootstrap(*paired_scores(before, after, ACCURACY))

@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from markupsafe import Markup
 
 from rl_core.reporting.charts import Point, Series, line_chart
-from rl_core.reporting.run_record import SECONDS, RunRecord
+from rl_core.reporting.run_record import ACCURACY, SECONDS, RunRecord
 from rl_core.tracking.plots import Curve, curve_of
+from schemas.receipts import EvalReceipt
 
 SHOWN_FIRST = ("response_length_mean", "truncated_share", "entropy", "approx_kl", "loss", "grad_norm")
 """Metrics that a person looks at first, beside the one that is learned."""
@@ -17,9 +18,10 @@ Z_95 = 1.96
 
 
 def learning_curve(record: RunRecord) -> Markup:
-    """What is learned, per step with the interval of its mean, and the held-out accuracy with its own."""
+    """What is learned, per step with the interval of its mean, and what held-out rows score."""
     curve = curve_of(record.recipe.domain)
-    series = [mean_series(record, curve, curve.label), held_out_series(record, "held-out accuracy")]
+    label = f"held-out {record.score.replace('_', ' ')}"
+    series = [mean_series(record, curve, curve.label), held_out_series(record, label)]
     return line_chart(curve.title, series)
 
 
@@ -36,9 +38,13 @@ def mean_series(record: RunRecord, curve: Curve, label: str) -> Series:
 
 
 def held_out_series(record: RunRecord, label: str) -> Series:
-    """Every evaluation with the interval of its accuracy."""
-    points = [Point(one.step, one.accuracy, one.ci_low, one.ci_high) for one in record.evaluations]
-    return Series(label, points, dots=True)
+    """The score that decides, of every evaluation; an accuracy has its interval."""
+    return Series(label, [_held_out(one, record.score) for one in record.evaluations], dots=True)
+
+
+def _held_out(one: EvalReceipt, score: str) -> Point:
+    low, high = (one.ci_low, one.ci_high) if score == ACCURACY else (None, None)
+    return Point(one.step, one.values()[score], low, high)
 
 
 def first_curves(record: RunRecord) -> list[Markup]:

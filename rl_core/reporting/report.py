@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import base64
+import io
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rl_core.data.row_images import open_image
+from rl_core.errors import DataError
 from rl_core.evaluation.bootstrap import Change, paired_bootstrap
-from rl_core.evaluation.row_scores import row_scores
+from rl_core.evaluation.row_scores import paired_scores, row_scores
 from rl_core.home import Home
 from rl_core.reporting.curves import first_curves, further_curves, learning_curve
 from rl_core.reporting.pages import render
@@ -16,6 +20,7 @@ from rl_core.reporting.run_record import RunRecord, embedded_pictures
 from rl_core.tracking.lineage import RunLineage, trace, trace_run, validation_of
 
 NUM_SAMPLES = 16
+PICTURE_SIDE = 512
 
 
 def write_report(record: RunRecord, home: Home, path: Path | None = None) -> Path:
@@ -34,25 +39,25 @@ def report_page(record: RunRecord, home: Home) -> str:
         "report.html",
         record=record,
         model=record.model,
-        change=accuracy_change(record),
+        change=score_change(record),
         learning=learning_curve(record),
         curves=first_curves(record),
         further=further_curves(record),
         phases=phases,
         longest=max(phases.values(), default=0.0),
         samples=_samples(record),
-        pictures=[(path.stem.replace("-", " "), _data_uri(path)) for path in embedded_pictures(record)],
+        pictures=[(path.stem.replace("-", " "), _data_uri(path.read_bytes())) for path in embedded_pictures(record)],
         validation=validation_of(home.mlflow_uri, lineage.run_id),
         lineage=lineage,
     )
 
 
-def accuracy_change(record: RunRecord) -> Change | None:
-    """From the baseline to the final evaluation, on the same rows; None before both are made."""
+def score_change(record: RunRecord) -> Change | None:
+    """Of the deciding score, from the baseline to the final evaluation on the same rows; None before both are made."""
     before, after = record.samples("baseline"), record.samples("final")
     if not (before and after):
         return None
-    return paired_bootstrap(row_scores(before, "accuracy"), row_scores(after, "accuracy"))
+    return paired_bootstrap(*paired_scores(before, after, record.score))
 
 
 def _lineage(record: RunRecord, home: Home) -> RunLineage:
@@ -62,21 +67,24 @@ def _lineage(record: RunRecord, home: Home) -> RunLineage:
 
 
 def _samples(record: RunRecord) -> list[dict[str, Any]]:
-    """The first held-out rows with both answers; those that changed most come first."""
+    """Held-out rows with both answers; those whose deciding score changed most come first."""
     before, after = record.samples("baseline"), record.samples("final")
     if not (before and after):
         return []
-    pairs = sorted(zip(before, after, strict=True), key=lambda pair: -abs(pair[1]["reward"] - pair[0]["reward"]))
+    scores = [row_scores(rows, record.score) for rows in (before, after)]
+    changes = [abs(two - one) for one, two in zip(*scores, strict=True)]
+    shown = sorted(range(len(before)), key=lambda row: (math.isnan(changes[row]), -changes[row]))[:NUM_SAMPLES]
     return [
         {
-            "prompt": _prompt_text(one),
-            "truth": one["ground_truth"],
-            "before": one["response"],
-            "reward_before": one["reward"],
-            "after": two["response"],
-            "reward_after": two["reward"],
+            "prompt": _prompt_text(before[row]),
+            "asked_about": [_picture(path) for path in before[row].get("images", [])],
+            "truth": before[row]["ground_truth"],
+            "answers": [
+                {"text": one[row]["response"], "made": _picture(one[row].get("made")), "score": values[row]}
+                for one, values in zip((before, after), scores, strict=True)
+            ],
         }
-        for one, two in pairs[:NUM_SAMPLES]
+        for row in shown
     ]
 
 
@@ -85,5 +93,19 @@ def _prompt_text(row: Mapping[str, Any]) -> str:
     return str(prompt[-1]["content"]) if isinstance(prompt, list) and prompt else str(prompt)
 
 
-def _data_uri(path: Path) -> str:
-    return f"data:image/png;base64,{base64.b64encode(path.read_bytes()).decode()}"
+def _picture(found: Any) -> str | None:
+    """A picture as a `data:` address, `PICTURE_SIDE` pixels at most; None where there is none to show."""
+    if found is None:
+        return None
+    try:
+        picture = open_image(found)
+    except DataError:
+        return None  # a video, or a file that has been removed since
+    picture.thumbnail((PICTURE_SIDE, PICTURE_SIDE))
+    buffer = io.BytesIO()
+    picture.save(buffer, "PNG")
+    return _data_uri(buffer.getvalue())
+
+
+def _data_uri(png: bytes) -> str:
+    return f"data:image/png;base64,{base64.b64encode(png).decode()}"

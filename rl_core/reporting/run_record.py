@@ -20,6 +20,7 @@ from rl_core.trainers.run_plan import flatten
 from schemas.receipts import EvalReceipt, ModelReceipt
 from schemas.recipe import Recipe
 
+ACCURACY = "accuracy"
 SECONDS = "seconds/"
 """Before the phases of a step, in its metrics."""
 
@@ -42,6 +43,11 @@ class RunRecord:
     def settings(self) -> dict[str, Any]:
         """The recipe's values under dotted keys."""
         return flatten(self.recipe.model_dump(mode="json"))
+
+    @property
+    def score(self) -> str:
+        """Name of the score that chooses the champion."""
+        return self.recipe.registration.score
 
     @property
     def mlflow_run_id(self) -> str:

@@ -126,6 +126,16 @@ def test_another_score_may_decide():
             check_scores(better, RegistrationConfig(**settings))
 
 
+def test_rows_without_the_score_are_left_out_of_both():
+    nan = float("nan")
+    before, after = rows(ALL_WRONG, style=[0.1, nan] * 4), rows(ALL_WRONG, style=[0.3, 9.0] * 4)
+    found = verdict(after, before, score="style")
+    assert found.decided_by is not None
+    assert (found.decided_by.before, found.decided_by.after) == pytest.approx((0.1, 0.3))
+    with pytest.raises(RecipeError, match=r"registration\.score: no held-out row has a style"):
+        check_scores(rows(ALL_WRONG, style=[nan] * 8), RegistrationConfig(score="style"))
+
+
 def test_scores_of_rows_have_the_means_of_the_receipt():
     answers = rows([1.0, 0.5, 1.0, 0.0], cut=1)
     means = {

@@ -1,5 +1,8 @@
 """A report and a comparison of runs: everything is on the page, and the page asks nothing from outside."""
 
+import base64
+import io
+import json
 import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -93,7 +96,7 @@ def test_a_report_holds_everything_and_stands_by_itself(home: Home, runs: list[M
         "recipe",
     ]
     for shown in (
-        "25.0 %", "75.0 %", "+50.0",  # accuracy before, after, and the change
+        "<b>0.250</b>", "<b>0.750</b>", ">+0.500</b>",  # accuracy before, after, and the change
         "prefers-color-scheme: dark", "@media print",
         "4.0 s", "3.0 s",  # rollout and train, two steps
         "baseline says 0.0", "final says 1.0",
@@ -106,6 +109,22 @@ def test_a_report_holds_everything_and_stands_by_itself(home: Home, runs: list[M
         assert shown in text, shown
     assert "<b>question" not in text, "what a row says is text, never markup"
     assert "&lt;b&gt;question" in text
+
+
+def test_pictures_asked_about_and_made_are_shown_small(home: Home, runs: list[MadeRun], tmp_path: Path):
+    from PIL import Image
+
+    Image.new("RGB", (2000, 10), "red").save(tmp_path / "made.png")
+    path = runs[1].folder.root / "samples" / "evaluate-final.jsonl"
+    kept = path.read_text()
+    rows = [json.loads(line) for line in kept.splitlines()]
+    rows[0] |= {"made": str(tmp_path / "made.png"), "images": [str(tmp_path / "made.png")]}
+    rows[1] |= {"made": str(tmp_path / "gone.png")}
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    text = write_report(find_run(home, runs[1].folder.root.name), home, tmp_path / "report.html").read_text()
+    path.write_text(kept)
+    (made,) = re.findall('<img src="data:image/png;base64,([^"]*)" alt="picture made">', text)
+    assert Image.open(io.BytesIO(base64.b64decode(made))).size == (512, 3)
 
 
 def test_a_run_that_is_not_done_has_a_report_too(home: Home, runs: list[MadeRun], tmp_path: Path):
