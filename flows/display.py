@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
@@ -122,10 +123,22 @@ def describe_step(event: ProgressEvent) -> str:
             f"step {event.step:>3}/{event.total_steps}  loss {m['loss']:.3f}  told apart {m['reward_accuracy']:.2f}  "
             f"margin {m['reward_margin']:+.3f}  grad {m['grad_norm']:.2f}  train {m['seconds/train']:.1f} s"
         )
-    length = f"length {m['response_length_mean']:.1f}  " if "response_length_mean" in m else ""
-    kl = f"kl {m['approx_kl']:.4f}  " if "approx_kl" in m else ""
+    tracks = [key.removesuffix("reward_mean") for key in m if f"/{key}".endswith("/reward_mean")]
+    said = "".join(_describe_track(m, prefix) for prefix in tracks)
     return (
-        f"step {event.step:>3}/{event.total_steps}  reward {m['reward_mean']:.3f} ± {m['reward_std']:.2f}  "
-        f"{length}{kl}grad {m['grad_norm']:.2f}  "
+        f"step {event.step:>3}/{event.total_steps}  {said}"
         f"rollout {m['seconds/rollout']:.1f} s  train {m['seconds/train']:.1f} s"
     )
+
+
+def _describe_track(metrics: Mapping[str, float], prefix: str) -> str:
+    """What one track earned and learned; a track that is only sampled has no gradient. Args: prefix: of its metrics."""
+    own = {key.removeprefix(prefix): value for key, value in metrics.items() if key.startswith(prefix)}
+    said = f"{prefix}reward {own['reward_mean']:.3f} ± {own['reward_std']:.2f}  "
+    for name, form in (
+        ("response_length_mean", "length {:.1f}  "),
+        ("approx_kl", "kl {:.4f}  "),
+        ("grad_norm", "grad {:.2f}  "),
+    ):
+        said += form.format(own[name]) if name in own else ""
+    return said

@@ -37,7 +37,7 @@ def cache_plan(recipe: Recipe, home: Home) -> str:
     if recipe.domain is Domain.PREFERENCE:
         plan = plan_pairs(recipe, home.data, home.cache)
         return f"{'hit' if plan.hit else 'miss'}: {plan.explanation}"
-    if recipe.domain is Domain.DIFFUSION:
+    if recipe.draws:
         return _media_plan(recipe, home)
     (train, first), (held_out, second) = (
         planned_sources(entries, home.data) for entries in (recipe.data.train, recipe.data.eval)
@@ -74,7 +74,7 @@ def device_plan(recipe: Recipe) -> str:
 
 def memory_plan(recipe: Recipe, home: Home) -> str:
     """Estimated bytes per worker."""
-    if recipe.domain is Domain.DIFFUSION:
+    if recipe.draws:
         return "not estimated for diffusion models"
     shape = model_shape(recipe.model.path, home.models)
     if shape is None:

@@ -80,16 +80,23 @@ def _check_plugins(recipe: Recipe) -> None:
     from rl_core.algorithms import algorithms
     from rl_core.algorithms.steps import check_serves_steps
     from rl_core.algorithms.tokens import check_serves_tokens
+    from rl_core.algorithms.trees import check_serves_tracks
     from rl_core.envs.registration import config_class, own_options, spec
     from rl_core.rewards import Modality, resolve_scorers
 
     algorithm_cls, algorithm_config = algorithms.resolve(recipe.algorithm, "algorithm")
     produced = Modality.TEXT
-    if recipe.domain is Domain.DIFFUSION:
-        check_serves_steps(algorithm_cls(algorithm_config), recipe)
-        produced = Modality.VIDEO if recipe.diffusion.num_frames > 1 else Modality.IMAGE
-    elif recipe.domain is not Domain.PREFERENCE:
+    if recipe.domain not in (Domain.DIFFUSION, Domain.PREFERENCE):
         check_serves_tokens(algorithm_cls(algorithm_config), recipe)
+    if recipe.tracks is not None:
+        check_serves_tracks(algorithm_cls(algorithm_config), recipe)
+    if recipe.draws:
+        painter = recipe.images
+        painter_cls, painter_config = algorithms.resolve(
+            painter.algorithm, "algorithm" if painter is recipe else "tracks.images.algorithm"
+        )
+        check_serves_steps(painter_cls(painter_config), painter)
+        produced = Modality.VIDEO if recipe.diffusion.num_frames > 1 else Modality.IMAGE
     resolve_scorers(recipe.rewards, produced)
     for env_id, options in recipe.environments.items():
         config_cls = config_class(spec(env_id, options).load())
@@ -110,7 +117,7 @@ def _source_model(recipe: Recipe, entry: dict[str, Any]) -> type[BaseModel]:
 
     if recipe.domain is Domain.PREFERENCE:
         return PairSource
-    if recipe.domain is Domain.DIFFUSION:
+    if recipe.draws:
         return made_spec(entry) or SourceSpec
     if "pictures" in entry:
         return PicturesSpec

@@ -28,6 +28,7 @@ from schemas.registration import RegistrationConfig, RetrainingConfig, Start
 from schemas.rewards import RewardServiceConfig
 from schemas.rollout import EngineKind, RolloutConfig, SyncMode
 from schemas.section import DType, Section
+from schemas.tracks import TracksConfig
 
 
 class Domain(StrEnum):
@@ -41,6 +42,8 @@ class Domain(StrEnum):
     """Nothing is sampled: rows hold a better and a worse answer each."""
     DIFFUSION = "diffusion"
     """Pictures or videos of a flow-matching model, denoised from prompts."""
+    PE = "pe"
+    """A prompt enhancer: a language model's rewrites of prompts, and a flow-matching model's pictures of them."""
 
 
 class TrainingConfig(Section):
@@ -110,7 +113,9 @@ class Recipe(Section):
     """The critic, where the algorithm has one."""
     rollout: RolloutConfig = RolloutConfig()
     diffusion: DiffusionConfig = DiffusionConfig()
-    """What is sampled and in how many steps, in the domain `diffusion`."""
+    """What is sampled and in how many steps, in the domains `diffusion` and `pe`."""
+    tracks: TracksConfig | None = None
+    """Who rewrites and who draws, in the domain `pe`."""
     preference: PreferenceConfig = PreferenceConfig()
     """How pairs are read, in the domain `preference`."""
     training: TrainingConfig = TrainingConfig()
@@ -173,6 +178,25 @@ class Recipe(Section):
         return self
 
     @model_validator(mode="after")
+    def _tracks_are_those_of_an_enhancer(self) -> "Recipe":
+        if (self.domain is Domain.PE) is (self.tracks is None):
+            needed = "needs the block tracks" if self.tracks is None else "has no tracks; leave the block out"
+            raise ValueError(f"tracks: the domain {self.domain} {needed}")
+        if self.tracks is None:
+            return self
+        for name, value, fitting in (
+            ("rollout.engine", self.rollout.engine, EngineKind.IN_PROCESS),
+            ("placement.tp_size", self.placement.tp_size, 1),
+            ("placement.sp_size", self.placement.sp_size, 1),
+            ("data.curriculum", self.data.curriculum, None),
+            ("ema_lora / ema_full", self.ema, None),
+        ):
+            if value != fitting:
+                said = "leave it out" if fitting is None else f"set {fitting}"
+                raise ValueError(f"{name}: not in the domain pe, whose two models share their processes; {said}")
+        return self
+
+    @model_validator(mode="after")
     def _one_average_of_what_is_trained(self) -> "Recipe":
         if self.ema_lora is not None and self.lora is None:
             raise ValueError("ema_lora follows an adapter: set lora, or use ema_full")
@@ -202,6 +226,23 @@ class Recipe(Section):
     def ema(self) -> EmaLoraConfig | EmaFullConfig | None:
         """The moving average, of either kind."""
         return self.ema_lora or self.ema_full
+
+    @property
+    def images(self) -> "Recipe":
+        """The job of what draws, by itself: this recipe, or that of the track `images`."""
+        if self.tracks is None:
+            return self
+        track = self.tracks.images
+        rollout = self.rollout.model_copy(update={"samples_per_prompt": track.samples_per_rewrite})
+        placement = self.placement.model_copy(update={"micro_batch_size": track.micro_batch_size})
+        own = {name: getattr(track, name) for name in ("model", "lora", "fsdp", "optimizer", "scheduler", "algorithm")}
+        told = {"domain": Domain.DIFFUSION, "tracks": None, "rollout": rollout, "placement": placement}
+        return self.model_copy(update=own | told)
+
+    @property
+    def draws(self) -> bool:
+        """Whether rows are prompts of pictures or videos."""
+        return self.domain in (Domain.DIFFUSION, Domain.PE)
 
     @property
     def rows_per_prompt(self) -> int:

@@ -1,7 +1,7 @@
 """The recipe's `tracks` block, of domains whose rollout is a tree: prompts, rewrites of them, pictures of those.
 
-The recipe's own `model`, `lora`, `optimizer`, `scheduler`, `algorithm` and `rollout` are those of the track `text`;
-the track `images` brings its own.
+The recipe's own `model`, `lora`, `fsdp`, `optimizer`, `scheduler`, `algorithm` and `rollout` are those of the track
+`text`; the track `images` brings its own, and is sampled as the recipe's block `diffusion` says.
 """
 
 from enum import StrEnum
@@ -9,8 +9,7 @@ from typing import Any
 
 from pydantic import Field, field_validator, model_validator
 
-from schemas.diffusion import DiffusionConfig
-from schemas.policy import LoraConfig, LrSchedulerConfig, ModelConfig, OptimizerConfig
+from schemas.policy import FSDPConfig, LoraConfig, LrSchedulerConfig, ModelConfig, OptimizerConfig
 from schemas.section import Section
 
 
@@ -57,8 +56,6 @@ class ImagesTrack(Section):
     """Whether it learns."""
     model: ModelConfig
     """Its starting weights, a diffusers pipeline."""
-    diffusion: DiffusionConfig = DiffusionConfig()
-    """How it is sampled."""
     template: str = "{rewrite}"
     """The prompt it is given, made of the rewrite."""
     samples_per_rewrite: int = Field(default=2, ge=1)
@@ -67,6 +64,8 @@ class ImagesTrack(Section):
     """What trains it; a policy gradient on denoising steps."""
     lora: LoraConfig | None = None
     """Its adapters; unset trains every parameter."""
+    fsdp: FSDPConfig = FSDPConfig()
+    """How it is wrapped."""
     optimizer: OptimizerConfig = OptimizerConfig()
     """Its optimiser."""
     scheduler: LrSchedulerConfig = LrSchedulerConfig()

@@ -7,11 +7,12 @@ from prefect.cache_policies import NO_CACHE
 
 from rl_core.data import prepare
 from rl_core.data.media_files import prompt_files
-from rl_core.data.prepare_media import MediaSettings, prepare_media
+from rl_core.data.prepare_media import MediaSettings, PromptCounter, prepare_media
 from rl_core.data.prepare_pairs import prepare_pairs
 from rl_core.data.resolve import preparation_settings, resolve_sources
 from rl_core.home import Home
 from rl_core.models.locate import locate, tokenizer_identity
+from rl_core.rollout.rewriting import QuestionLengths
 from rl_core.rollout.vision_chat import prompt_tokenizer
 from rl_core.tracking.artifacts import with_artifacts
 from rl_core.trainers.progress import ProgressEvent, announce
@@ -28,7 +29,7 @@ def prepare_cache(recipe: dict[str, Any], report: ValidationReport) -> CacheRece
     settings = Recipe.model_validate(with_artifacts(recipe, home.mlflow_uri))
     if settings.domain is Domain.PREFERENCE:
         receipt = prepare_pairs(settings, home.data, home.cache)
-    elif settings.domain is Domain.DIFFUSION:
+    elif settings.draws:
         receipt = _prepare_media(settings, home)
     else:
         receipt = _prepare_prompts(settings, home)
@@ -48,13 +49,20 @@ def _prepare_prompts(recipe: Recipe, home: Home) -> CacheReceipt:
 
 
 def _prepare_media(recipe: Recipe, home: Home) -> CacheReceipt:
-    """Counted by the pipeline's own tokenizers, and filtered by length."""
-    from rl_core.models.diffusion.prompt_lengths import PromptLengths
-
+    """Counted by the tokenizers of the model that reads them first, and filtered by length."""
     path = recipe.model.path
     settings = MediaSettings(recipe, tokenizer_identity(path, home.models), home.cache, home.data / "memo")
     files = prompt_files(recipe, home.data)
-    return prepare_media(files, settings, lambda: PromptLengths(locate(path, home.models), path))
+    return prepare_media(files, settings, lambda: _counter(recipe, locate(path, home.models)))
+
+
+def _counter(recipe: Recipe, source: str) -> PromptCounter:
+    from rl_core.models.diffusion.prompt_lengths import PromptLengths
+    from rl_core.models.tokenizer import load_tokenizer
+
+    return (
+        PromptLengths(source, recipe.model.path) if recipe.tracks is None else QuestionLengths(load_tokenizer(source))
+    )
 
 
 def _publish(receipt: CacheReceipt) -> None:

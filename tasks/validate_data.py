@@ -53,7 +53,7 @@ def _files(recipe: Recipe, home: Home) -> tuple[list[Path], list[Path]]:
     """What is trained on, and what is held out. Of pairs the preparation tells which is which."""
     if recipe.domain is Domain.PREFERENCE:
         return files_of(pair_sources(recipe, home.data)), []
-    if recipe.domain is Domain.DIFFUSION:
+    if recipe.draws:
         files = prompt_files(recipe, home.data)
         return files["train"], files["eval"]
     return resolve_sources(recipe.data.train, home.data), resolve_sources(recipe.data.eval, home.data)

@@ -53,7 +53,7 @@ def check_settings(recipe: Recipe) -> CheckSettings:
     """The contract a recipe's rows are held to."""
     if recipe.domain is Domain.PREFERENCE:
         return CheckSettings({}, schema=SchemaName.PREFERENCE, pairs_alone=True)
-    if recipe.domain is Domain.DIFFUSION:
+    if recipe.draws:
         return CheckSettings({}, schema=SchemaName.MEDIA)
     allowed = accepted_ground_truths() | _own_environments(recipe)
     return CheckSettings(allowed, recipe.data.default_env_class, schema=SchemaName.PROMPT)

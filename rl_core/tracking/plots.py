@@ -36,12 +36,15 @@ class Curve:
 
 REWARD = Curve("reward_mean", "sampled reward, mean", "reward_std")
 SCORED = Curve("reward_mean", "sampled reward, mean", "reward_std", "Reward and held-out scores", scored=True)
+ENHANCED = Curve(
+    "text/reward_mean", "rewrites' reward, mean", "text/reward_std", "Reward and held-out scores", scored=True
+)
 PAIRS = Curve("reward_accuracy", "training pairs told apart, share", title="Pairs told apart, in training and held out")
 
 
 def curve_of(domain: Domain) -> Curve:
     """The line that shows how well a domain learns."""
-    return {Domain.PREFERENCE: PAIRS, Domain.DIFFUSION: SCORED}.get(domain, REWARD)
+    return {Domain.PREFERENCE: PAIRS, Domain.DIFFUSION: SCORED, Domain.PE: ENHANCED}.get(domain, REWARD)
 
 
 def reward_curve(

@@ -163,6 +163,10 @@ class Trainer(ABC):
             self.tracks[name].algorithm.load_state_dict(coefficients)
             self._tell_coefficients(self.tracks[name])
 
+    def export(self, folder: str) -> None:
+        """Write what is registered, as an ordinary model folder."""
+        self.backends()["policy"].export(folder)
+
     def pids(self) -> list[int]:
         """Process ids of all workers."""
         return [pid for group in self.groups for pid in group.pids()]

@@ -37,18 +37,22 @@ class DiffusionTrainer(Trainer):
     def build(self) -> None:
         """One block: bundle, backend, stack, engine and scorers side by side on each device."""
         with placement(self.pool) as whole:
-            algorithm = self._training_side()
-            self.engine = remote(
-                DiffusionEngine,
-                self.backend,
-                self.recipe.diffusion,
-                self.recipe.rollout,
-                getattr(algorithm.config, "sde", None),
-                self.recipe.seed,
-                self.recipe.evaluation.batch_size,
-            )
-            self.reward_service = remote(RewardService, self.recipe.rewards, self.recipe.reward_service)
+            self.wire()
         self.groups = [whole]
+
+    def wire(self) -> None:
+        """All components, in the block that is open."""
+        algorithm = self._training_side()
+        self.engine = remote(
+            DiffusionEngine,
+            self.backend,
+            self.recipe.diffusion,
+            self.recipe.rollout,
+            getattr(algorithm.config, "sde", None),
+            self.recipe.seed,
+            self.recipe.evaluation.batch_size,
+        )
+        self.reward_service = remote(RewardService, self.recipe.rewards, self.recipe.reward_service)
 
     def _training_side(self) -> Any:
         """Model, backend, algorithm and stack. Returns: the driver's algorithm."""

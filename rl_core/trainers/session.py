@@ -103,7 +103,7 @@ class TrainingSession:
         """The trained model as a Hugging Face folder, written once."""
         if not self.folder.export.is_dir():
             building = self.folder.export.with_name(".build-model")
-            self._trainer_at(iteration).backends()["policy"].export(str(building))
+            self._trainer_at(iteration).export(str(building))
             building.rename(self.folder.export)
         return self.folder.export
 
@@ -236,6 +236,7 @@ def close_run(plan: RunPlan) -> Iterator[None]:
 def _trainer_class(domain: Domain) -> type[Trainer]:
     from rl_core.trainers.diffusion import DiffusionTrainer
     from rl_core.trainers.preference import PreferenceTrainer
+    from rl_core.trainers.prompt_enhancer import PromptEnhancerTrainer
     from rl_core.trainers.text import TextTrainer
     from rl_core.trainers.vision import VisionTrainer
 
@@ -244,4 +245,5 @@ def _trainer_class(domain: Domain) -> type[Trainer]:
         Domain.VISION: VisionTrainer,
         Domain.PREFERENCE: PreferenceTrainer,
         Domain.DIFFUSION: DiffusionTrainer,
+        Domain.PE: PromptEnhancerTrainer,
     }[domain]

@@ -26,7 +26,7 @@ def shape_overlong(rollout: DataProtoRef, config: OverlongConfig | None, max_len
         penalties_B = soft_overlong_penalty(lengths_B, max_length, config.buffer, config.penalty).float()
         penalties_B = penalties_B.masked_fill(rollout.tensor("failed"), 0.0)
         columns["rewards"] = rollout.tensor("rewards") + penalties_B
-        columns["turn_rewards"] = rollout.tensor("turn_rewards") + _at_last_action(penalties_B, mask_BT)
+        columns["turn_rewards"] = rollout.tensor("turn_rewards") + at_last_action(penalties_B, mask_BT)
         metrics["overlong_penalty_mean"] = float(penalties_B.mean())
     if config is not None and config.filter:
         truncated_B = torch.tensor(
@@ -59,7 +59,7 @@ def add_greedy_rewards(rollout: DataProtoRef, greedy: DataProtoRef) -> dict[str,
     return {"greedy_reward_mean": float(rewards_P[~failed_P].mean())}
 
 
-def _at_last_action(values_B: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
+def at_last_action(values_B: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
     """[B, T]: each row's value at its last action, 0 elsewhere and in rows without any."""
     places_T = torch.arange(mask_BT.shape[1])
     last_B1 = torch.where(mask_BT != 0, places_T, -1).amax(dim=1, keepdim=True)

@@ -55,16 +55,21 @@ class TextTrainer(Trainer):
                 with placement(self.pool, fraction=placed.rollout_devices / placed.num_devices):
                     self.engine = self._dedicated_engine()
             with placement(self.pool, fraction=placed.train_devices / placed.num_devices, topology=topology):
-                self._training_side()
                 if dedicated:
+                    self._training_side()
                     self.sync = remote(
                         WeightSync, backend=self.backend, rollout=self.engine, config=recipe.rollout.sync
                     )
                 else:
-                    self.engine = remote(RolloutEngine, self.backend, *self._engine_options())
+                    self.wire()
                 if recipe.rewards:
                     self.reward_service = remote(RewardService, recipe.rewards, recipe.reward_service)
         self.groups = [whole]
+
+    def wire(self) -> None:
+        """What trains, and the engine that samples it, side by side in the block that is open."""
+        self._training_side()
+        self.engine = remote(RolloutEngine, self.backend, *self._engine_options())
 
     def _training_side(self) -> None:
         """Model, backend, algorithm and stack."""

@@ -1,0 +1,55 @@
+"""Between a prompt and its picture: what the language model is asked, and what the diffusion model is given."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from schemas.tracks import ImagesTrack, TextTrack
+
+ENV_CLASS = "rewrite"
+
+
+def question(item: Mapping[str, Any], track: TextTrack) -> dict[str, Any]:
+    """The row of a text rollout that asks for a rewrite.
+
+    Args: item: a prompt row, `{"prompt", "uid", "metadata"}`.
+    """
+    messages = [{"role": "system", "content": track.system}] if track.system else []
+    for example in track.examples:
+        messages += _turn(track, example.prompt), {"role": "assistant", "content": example.rewrite}
+    return {
+        "uid": item["uid"],
+        "prompt": [*messages, _turn(track, item["prompt"])],
+        "env_class": ENV_CLASS,
+        "env_extras": {"reward_spec": {"ground_truth": dict(item.get("metadata") or {})}},
+    }
+
+
+def drawn_prompt(rewrite: str, track: ImagesTrack) -> str:
+    """The prompt that the diffusion model is given; a rewrite is one line."""
+    return track.template.replace("{rewrite}", " ".join(rewrite.split()))
+
+
+def drawing(item: Mapping[str, Any], uid: str, prompt: str) -> dict[str, Any]:
+    """The row of an image rollout that draws `prompt` for `item`. Args: uid: of the row that it is drawn for."""
+    return {"uid": uid, "prompt": prompt, "metadata": dict(item.get("metadata") or {})}
+
+
+class QuestionLengths:
+    """Tokens of prompts by the language model's tokenizer, without what the recipe puts around them."""
+
+    limit = sys.maxsize
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+
+    def lengths(self, texts: Sequence[str]) -> list[int]:
+        """Tokens of each text."""
+        return [len(ids) for ids in self.tokenizer(list(texts), verbose=False)["input_ids"]]
+
+
+def _turn(track: TextTrack, prompt: str) -> dict[str, str]:
+    # Not `format`: a prompt may hold braces.
+    return {"role": "user", "content": track.template.replace("{prompt}", prompt)}
