@@ -82,5 +82,5 @@ bench-diffusion: $(STAMP) ## time diffusion sampling beside a plain pipeline, an
 bench-weight-sync: $(STAMP) ## time a weight sync of SmolLM2 beside the gather alone and memcpy
 	$(BIN)/python -m benchmarks.weight_sync
 
-curves: $(STAMP) ## train GRPO, DAPO, RLOO and GSPO on SmolLM2 and draw their rewards (about half an hour, idle machine)
+curves: $(STAMP) ## train GRPO, DAPO, RLOO and GSPO on SmolLM2 and draw their rewards (about 20 minutes, idle machine)
 	$(BIN)/python -m benchmarks.curves

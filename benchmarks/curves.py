@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from mlflow import MlflowClient
 
 ALGORITHMS = ("grpo", "dapo", "rloo", "gspo")
-STEPS = ("training.num_iterations=4", "training.steps_per_iteration=4", "evaluation.eval_every=1")
+STEPS = ("training.num_iterations=5", "training.steps_per_iteration=2", "evaluation.eval_every=1")
 PICTURE = Path(__file__).resolve().parents[1] / "docs" / "images" / "algorithm-curves.png"
 SAMPLED, HELD_OUT = "reward_mean", "eval/accuracy"
 
