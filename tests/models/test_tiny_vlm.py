@@ -10,12 +10,23 @@ import pytest
 import torch
 from torch import nn
 
-from rl_core.data.pictures import draw
+from rl_core.data.pictures import COLOURS, draw
 from rl_core.envs import make
 from rl_core.errors import ModelError
 from rl_core.models import embedded
 from rl_core.models.tiny_vlm import END, make_model, make_processor
-from rl_core.models.tiny_vlm_warm_up import FORMS, TINTS, accuracy_on, loss_of, prompt_of, reply_of, warm_up
+from rl_core.models.tiny_vlm_warm_up import (
+    FORMS,
+    GUESSES,
+    TINTS,
+    accuracy_on,
+    careless_replies,
+    learn_to_guess,
+    loss_of,
+    prompt_of,
+    reply_of,
+    warm_up,
+)
 
 
 def test_words_of_the_pictures_are_whole_and_any_text_comes_back():
@@ -26,13 +37,37 @@ def test_words_of_the_pictures_are_whole_and_any_text_comes_back():
     assert len(tokenizer.encode("How many shapes are red?")) == 6
 
 
-@pytest.mark.parametrize("hasty", [False, True])
-def test_what_is_taught_earns_the_whole_reward(hasty: bool):
+@pytest.mark.parametrize("noted", [False, True])
+def test_right_answers_earn_the_whole_reward_with_notes_and_without(noted: bool):
     for question in draw(random.Random(0)).questions:
         env = make("geo3k", {}, {"reward_spec": {"ground_truth": question.answer}})
-        graded: Any = env.step(reply_of(question, hasty=hasty).removesuffix(END))
+        graded: Any = env.step(reply_of(question, noted=noted).removesuffix(END))
         env.close()
         assert graded["reward"] == 1.0, (question, graded)
+
+
+def test_careless_replies_are_noted_and_right_or_guesses_of_the_same_kind():
+    rng = random.Random(0)
+    questions = [question for _ in range(200) for question in draw(rng).questions]
+    replies = careless_replies(questions, rng)
+    guesses = [(reply, question) for reply, question in zip(replies, questions, strict=True) if "<think>?" in reply]
+    assert len(guesses) / len(replies) == pytest.approx(GUESSES, abs=0.06)
+    assert all(
+        reply == reply_of(question) or "<think>?" in reply for reply, question in zip(replies, questions, strict=True)
+    )
+    right = sum(reply == reply_of(question, noted=False) for reply, question in guesses) / len(guesses)
+    assert 0.05 < right < 0.4
+    colours = [reply for reply, question in guesses if question.text.startswith("What colour")]
+    assert colours and all(any(colour in reply for colour in COLOURS) for reply in colours)
+
+
+def test_learning_to_guess_trains_in_place():
+    processor = make_processor()
+    model = make_model(processor.tokenizer)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    learn_to_guess(model, processor, steps=2)
+    assert all(bool(value.isfinite().all()) for value in model.state_dict().values())
+    assert any(not torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
 def test_the_warm_up_asks_as_the_processor_does():
