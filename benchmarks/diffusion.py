@@ -71,6 +71,7 @@ def samplers(engine: DiffusionEngine, num_samples: int) -> dict[str, Callable[[]
             num_inference_steps=CONFIG.num_steps,
             guidance_scale=CONFIG.guidance_scale,
             latents=noise.clone(),
+            max_sequence_length=pipeline.tokenizer_max_length,
             output_type="latent",
         ).images
 

@@ -81,13 +81,15 @@ def items(num_prompts: int = 2) -> list[dict[str, Any]]:
 
 
 def sample(engine: DiffusionEngine, rank_info: RankInfo, step: int, chosen: list[dict[str, Any]]) -> DataProto:
-    """This rank's part of a rollout, judged by how bright a picture is."""
+    """This rank's part of a rollout, judged by the mean of what was sampled: pictures have whole numbers, whose
+    rounding would tell ranks apart."""
     size = len(chosen) // rank_info.world_size
     mine = chosen[rank_info.rank * size : (rank_info.rank + 1) * size]
     rollout = engine.rollout(prompt_batch(mine), step)
     assert rollout is not None and rollout.batch is not None
-    pictures = rollout.non_tensor_batch["images"]
-    rollout.batch["rewards"] = torch.tensor([0.0 if one is None else float(one.mean()) / 255 for one in pictures])
+    columns = list(rollout.batch.keys())
+    sampled = rollout.tensor("clean") if "clean" in columns else rollout.tensor("next_latents")[:, -1]
+    rollout.batch["rewards"] = sampled.flatten(1).mean(1)
     return rollout
 
 
@@ -111,6 +113,18 @@ def train_step(rank_info: RankInfo, engine: DiffusionEngine, stack: DiffusionSta
     rollout = sample(engine, rank_info, step, items())
     add_advantages(stack.algorithm, rollout, torch.arange(len(rollout)) // NUM_SIBLINGS)
     return stack.train(rollout).to_floats()
+
+
+def rewards(rank_info: RankInfo, setup: Setup, num_steps: int) -> list[float]:
+    """The mean reward of each step's rollout."""
+    _, engine, stack = make_all(rank_info, setup)
+    means = []
+    for step in range(num_steps):
+        rollout = sample(engine, rank_info, step, items())
+        means.append(float(rollout.tensor("rewards").mean()))
+        add_advantages(stack.algorithm, rollout, torch.arange(len(rollout)) // NUM_SIBLINGS)
+        stack.train(rollout)
+    return means
 
 
 def replayed(rank_info: RankInfo, setup: Setup) -> tuple[Tensor, Tensor]:

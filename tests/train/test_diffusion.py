@@ -114,8 +114,8 @@ def test_an_export_draws_the_same_picture_in_plain_diffusers(
     folder = tmp_path / "exported"
     ((ours, untrained, noise),) = ranks.run(1, jobs.trained_picture, setup, str(folder))
     theirs = plain_latents(model_dir, folder, export, noise)
-    assert (ours - untrained).abs().max() > 1e-3, "training changed nothing, so this shows nothing"
-    torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=0)
+    assert (ours - untrained).abs().max() > 2e-4, "training changed nothing, so this shows nothing"
+    torch.testing.assert_close(ours, theirs, atol=2e-5, rtol=0)
 
 
 def plain_latents(model_dir: str, folder: Path, export: str, noise: torch.Tensor) -> torch.Tensor:
@@ -136,6 +136,8 @@ def plain_latents(model_dir: str, folder: Path, export: str, noise: torch.Tensor
         width=32,
         guidance_scale=3.0,
         latents=noise,
+        # As many as there are tokens of the first encoders; see the family.
+        max_sequence_length=pipeline.tokenizer_max_length,
         sigmas=sigmas(3, 3.0)[:-1].tolist(),
         num_inference_steps=3,
         output_type="latent",

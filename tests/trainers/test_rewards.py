@@ -55,6 +55,9 @@ class RowsHere(DataProtoRef):
             [key for key in keys if key in self.parts[0].object_keys],
         )
 
+    def select(self, keys):  # type: ignore[override]
+        return self.fetch(keys)
+
 
 def add(batch: DataProtoRef, **config: object) -> dict[str, float]:
     settings = RewardServiceConfig.model_validate({**QUICK, **config})
