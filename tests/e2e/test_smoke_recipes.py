@@ -27,6 +27,6 @@ def test_a_smoke_recipe_trains(
     run = start(Path(name), tmp_path / "home")
     assert run.finish() == 0, run.output
     assert "evaluate final: accuracy" in run.output
-    if name in ("smoke/vision", "smoke/diffusion"):
+    if name in ("smoke/vision", "smoke/diffusion", "smoke/pe"):
         assert list(tmp_path.glob("home/runs/*/samples/pictures-final.png")), "a sheet of sample pictures"
     assert "beats" in run.output or "does not beat" in run.output

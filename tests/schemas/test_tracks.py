@@ -1,0 +1,56 @@
+"""The block `tracks`: where it belongs, what it demands, and the job of the track `images` by itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rl_core.errors import RecipeError
+from rl_core.recipes import load_recipe
+from schemas.recipe import Domain
+
+
+@pytest.mark.parametrize(
+    ("recipe", "overrides", "message"),
+    [
+        ("text", ["domain=pe"], r"tracks: the domain pe needs the block tracks"),
+        ("pe", ["domain=text"], r"tracks: the domain text has no tracks; leave the block out"),
+        ("pe", ["tracks.text.train=false"], r"no track is trained: set text.train or images.train to true"),
+        ("pe", ["tracks.images.train=true", "tracks.images.samples_per_rewrite=1"], r"samples_per_rewrite is 1"),
+        ("pe", ["tracks.text.template=rewrite it"], r"must contain \{prompt\} once, got 'rewrite it'"),
+        ("pe", ["tracks.images.template='{rewrite} {rewrite}'"], r"must contain \{rewrite\} once"),
+        ("pe", ["data.curriculum={floor: 0.1}"], r"data.curriculum: not in the domain pe.*leave it out"),
+        ("pe", ["ema_lora={decay: 0.9}"], r"ema_lora / ema_full: not in the domain pe"),
+        ("pe", ["algorithm.name=remax"], r"algorithm remax needs a greedy reply"),
+        ("pe", ["algorithm.name=ppo"], r"algorithm ppo needs a critic"),
+        ("pe", ["algorithm.name=flow_grpo"], r"algorithm flow_grpo trains denoising steps, domain pe has tokens"),
+        ("pe", ["tracks.images.algorithm.name=grpo"], r"algorithm grpo trains tokens"),
+        ("pe", ["tracks.images.algorithm.name=grop"], r"unknown algorithm 'grop'"),
+        ("pe", ["rewards=[]"], r"name at least one scorer"),
+        ("pe", ["diffusion.num_frames=9"], r"the domain pe draws pictures; set 1"),
+    ],
+)
+def test_a_recipe_that_cannot_work_is_refused(recipe: str, overrides: list[str], message: str):
+    with pytest.raises(RecipeError, match=f"(?s){message}"):
+        load_recipe(recipe, overrides)
+
+
+def test_the_job_of_the_images_has_its_own_model_and_the_recipes_sampling():
+    recipe = load_recipe("pe", ["tracks.images.lora={rank: 4}"])
+    assert recipe.tracks is not None
+    images = recipe.images
+    wanted: dict[str, Any] = {
+        "domain": Domain.DIFFUSION,
+        "model": recipe.tracks.images.model,
+        "lora": recipe.tracks.images.lora,
+        "algorithm": recipe.tracks.images.algorithm,
+        "diffusion": recipe.diffusion,
+        "rewards": recipe.rewards,
+        "seed": recipe.seed,
+    }
+    assert {name: getattr(images, name) for name in wanted} == wanted
+    assert images.rows_per_prompt == recipe.tracks.images.samples_per_rewrite
+    assert images.placement.micro_batch_size == recipe.tracks.images.micro_batch_size
+    plain = load_recipe("diffusion")
+    assert plain.images is plain
