@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from rl_core.envs.base import BaseTextEnv, BaseTextEnvStepOutput
 from rl_core.envs.registration import environments
@@ -15,6 +15,9 @@ class RewriteEnv(BaseTextEnv):
 
     class Config(BaseTextEnv.Config):
         """Settings from the recipe's `env_config`; there are none besides the shared ones."""
+
+    ground_truth_kinds: ClassVar[frozenset[str]] = frozenset()
+    """It looks at none."""
 
     def __init__(
         self, env_config: Config | Mapping[str, Any] | None = None, extras: Mapping[str, Any] | None = None
