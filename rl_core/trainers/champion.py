@@ -15,12 +15,13 @@ from rl_core.home import Home
 from rl_core.models.locate import locate
 from rl_core.tracking.lineage import RECIPE_ARTIFACT, read_artifact
 from rl_core.tracking.registry import RegisteredVersion, champion, registry_client
+from rl_core.trainers.run_plan import starting_from
 from rl_core.trainers.session import TrainingSession, session_for
 from schemas.receipts import EvalReceipt, RunPlan
 from schemas.recipe import Recipe
 
 SAMPLES_ARTIFACT = "samples/evaluate-final.jsonl"
-_JUDGED_BY = ("domain", "environments", "rewards", "reward_service", "evaluation")
+_JUDGED_BY = ("domain", "environments", "rewards", "reward_service", "evaluation", "diffusion", "tracks")
 """Sections of a recipe that decide what an answer scores."""
 
 
@@ -66,11 +67,11 @@ def _evaluated(plan: RunPlan, present: RegisteredVersion) -> list[dict[str, Any]
     locate(present.tags["model_dir"], Home.default().models)
     # Both sets of workers may want all devices; this run's are rebuilt from its checkpoint if they are needed again.
     session_for(plan).close()
-    model = plan.recipe["model"] | {"path": present.tags["model_dir"]}
+    recipe = starting_from(Recipe.model_validate(plan.recipe), present.tags["model_dir"])
     other = plan.model_copy(
         update={
             "run_dir": str(Path(plan.run_dir) / f"champion-v{present.version}"),
-            "recipe": plan.recipe | {"model": model},
+            "recipe": recipe.model_dump(mode="json"),
         }
     )
     session = TrainingSession(other, metric_prefix="champion")

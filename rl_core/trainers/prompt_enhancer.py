@@ -19,6 +19,7 @@ from rl_core.rollout.rewriting import drawing, drawn_prompt, question
 from rl_core.trainers.base import Trainer, prompt_batch
 from rl_core.trainers.diffusion import DiffusionTrainer
 from rl_core.trainers.rewards import score_column
+from rl_core.trainers.run_plan import IMAGES_FOLDER
 from rl_core.trainers.shaping import at_last_action
 from rl_core.trainers.text import TextTrainer
 from rl_core.trainers.tracks import CHILDLESS, ID, PARENT, lineage, propagate
@@ -163,4 +164,4 @@ class PromptEnhancerTrainer(Trainer):
         """The language model, and where it learnt, the diffusion model in the folder `images` inside."""
         self.writer.backend.export(folder)
         if self.tracks[IMAGES].learns:
-            self.painter.backend.export(f"{folder}/{IMAGES}")
+            self.painter.backend.export(f"{folder}/{IMAGES_FOLDER}")

@@ -19,6 +19,8 @@ from schemas.receipts import CacheReceipt, RunPlan, ValidationReport, VersionRec
 from schemas.recipe import Recipe
 
 EXPERIMENT = "rl-train"
+IMAGES_FOLDER = "images"
+"""Where the folder of a prompt enhancer holds its diffusion model, if that was trained."""
 
 
 def run_folder(recipe: Recipe, cache_hash: str, home: Home) -> RunFolder:
@@ -34,10 +36,19 @@ def is_registered(folder: RunFolder) -> bool:
 
 
 def starting_from(recipe: Recipe, weights: str | None) -> Recipe:
-    """The recipe with other weights to begin with; None keeps its own."""
+    """The recipe with other weights to begin with; None keeps its own.
+
+    Args: weights: a registered folder. That of a prompt enhancer may hold a pipeline, too.
+    """
     if weights is None:
         return recipe
-    return recipe.model_copy(update={"model": recipe.model.model_copy(update={"path": weights})})
+    changed: dict[str, Any] = {"model": recipe.model.model_copy(update={"path": weights})}
+    pipeline = Path(weights) / IMAGES_FOLDER
+    if recipe.tracks is not None and pipeline.is_dir():
+        painted = recipe.images.model.model_copy(update={"path": str(pipeline)})
+        images = recipe.tracks.images.model_copy(update={"model": painted})
+        changed["tracks"] = recipe.tracks.model_copy(update={"images": images})
+    return recipe.model_copy(update=changed)
 
 
 def open_run(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rl_core.errors import RecipeError
 from rl_core.recipes import load_recipe
+from rl_core.trainers.run_plan import starting_from
 from schemas.recipe import Domain
 
 
@@ -54,3 +56,13 @@ def test_the_job_of_the_images_has_its_own_model_and_the_recipes_sampling():
     assert images.placement.micro_batch_size == recipe.tracks.images.micro_batch_size
     plain = load_recipe("diffusion")
     assert plain.images is plain
+
+
+def test_an_enhancer_goes_on_from_all_that_was_registered(tmp_path: Path):
+    recipe = load_recipe("pe")
+    assert starting_from(recipe, str(tmp_path)).images.model == recipe.images.model
+    (tmp_path / "images").mkdir()
+    again = starting_from(recipe, str(tmp_path))
+    assert again.model.path == str(tmp_path)
+    assert again.images.model.path == str(tmp_path / "images")
+    assert recipe.images.model.path == "embedded:tiny-sd3"
