@@ -16,7 +16,7 @@ from tests.train.jobs import largest_difference, same_bits
 from tests.train.ranks import Ranks
 
 # Ranks are alone with their groups here, so advantages may not look at the whole batch.
-OWN = {"name": "grpo"}
+OWN = {"name": "grpo", "std_scope": "group"}
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "exact KL": {"algorithm": {"name": "flow_grpo", "advantage": OWN}, "lora": LORA},
     "window": {
