@@ -1,4 +1,4 @@
-r"""The embedded diffusion model: a Stable Diffusion 3 (arXiv 2403.03206) of 2.7 million parameters that draws digits.
+r"""The embedded diffusion model: a Stable Diffusion 3 (arXiv 2403.03206) of 2.6 million parameters that draws digits.
 
 Every part is of the real class: two CLIP text encoders (no third one), a byte-level BPE trained on the prompts of
 `rl_core.data.digit_prompts`, an SD3 transformer, and an `AutoencoderKL`. Pictures are 32 x 32 pixels, latents 8 x 8,
@@ -20,6 +20,8 @@ SIDE = 32
 """Pixels of a picture's sides."""
 SCALE = 4
 """Pixels of a picture to one of its latent."""
+PATCH = 4
+"""Latent pixels of a token's sides: four tokens learn what belongs together in a third of the time of sixteen."""
 TEXT_LENGTH = 16
 """Tokens of a prompt, start and end among them."""
 TEXT_WIDTH = 64
@@ -42,7 +44,7 @@ def make_pipeline(seed: int = 0) -> Any:
         encoders = [_text_encoder(tokenizer, activation) for activation in ("quick_gelu", "gelu")]
         transformer = library.SD3Transformer2DModel(
             sample_size=SIDE // SCALE,
-            patch_size=2,
+            patch_size=PATCH,
             in_channels=1,
             out_channels=1,
             num_layers=4,
