@@ -20,6 +20,10 @@ def up(
     foreground: Annotated[bool, typer.Option("--foreground", help="Stay, and stop everything on Ctrl-C")] = False,
 ) -> None:
     """Start Prefect server, MLflow server, work pools, deployments and workers; what runs already is left alone."""
+    import signal
+
+    # Ended half-way, it stops what it has started.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     stack = _stack()
     stack.up(host)
     prefect = next(one.record for one in stack.status() if one.name == "prefect" and one.record)

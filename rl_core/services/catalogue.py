@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import yaml
 
+from rl_core.errors import ServiceError
 from rl_core.home import Home
 from rl_core.services.exposure import is_local
 from rl_core.services.service import Service
@@ -20,6 +21,8 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 PROJECT_FILE = REPOSITORY / "prefect.yaml"
 USUAL_PORTS = {"prefect": 4200, "mlflow": 5000}
 """The servers in the order of their start; workers come after them."""
+ANSWER_S = 60.0
+"""A machine that trains at full load may take this long to answer."""
 QUERY_SECONDS = "2"
 """A run starts within this; Prefect's own default of 10 is for many workers on one server."""
 
@@ -88,25 +91,32 @@ def answers(url: str) -> bool:
 
 
 def ask(url: str, body: Mapping[str, Any] | None = None) -> Any:
-    """The JSON that Prefect's API answers; None where there is no such thing. Raises: httpx.HTTPError."""
-    headers = _credentials()
-    found = httpx.get(url, headers=headers) if body is None else httpx.post(url, json=dict(body), headers=headers)
-    if found.status_code == httpx.codes.NOT_FOUND:
-        return None
-    return found.raise_for_status().json()
+    """The JSON that Prefect's API answers; None where there is no such thing. Raises: ServiceError."""
+    found = _request("GET" if body is None else "POST", url, body)
+    return None if found.status_code == httpx.codes.NOT_FOUND else found.json()
+
+
+def _request(method: str, url: str, body: Mapping[str, Any] | None = None) -> httpx.Response:
+    """The answer, be it that there is no such thing. Raises: ServiceError on any other failure."""
+    try:
+        found = httpx.request(method, url, json=body, headers=_credentials(), timeout=ANSWER_S)
+        return found if found.status_code == httpx.codes.NOT_FOUND else found.raise_for_status()
+    except httpx.HTTPError as error:
+        reason = str(error) or type(error).__name__
+        raise ServiceError(f"{method} {url} failed: {reason}; see the server's log, and try again") from error
 
 
 def _is_online(api: str, pool: str, name: str) -> bool:
     try:
         workers = ask(f"{api}/work_pools/{pool}/workers/filter", {}) or []
-    except httpx.HTTPError:
+    except ServiceError:
         return False
     return any(found["name"] == name and found["status"] == "ONLINE" for found in workers)
 
 
 def _forget_worker(api: str, pool: str, name: str) -> None:
     """Let the server forget a worker of this name, whose last sign of life could pass for that of a new one."""
-    httpx.delete(f"{api}/work_pools/{pool}/workers/{name}", headers=_credentials())
+    _request("DELETE", f"{api}/work_pools/{pool}/workers/{name}")
 
 
 def _credentials() -> dict[str, str]:

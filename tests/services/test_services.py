@@ -138,3 +138,5 @@ def test_only_a_good_answer_counts_as_health():
         thread.join()
         server.server_close()
     assert not catalogue.answers(f"{url}/health")
+    with pytest.raises(ServiceError, match=r"GET http.*/health failed"):
+        catalogue.ask(f"{url}/health")
