@@ -33,8 +33,8 @@ def drawn_prompt(rewrite: str, track: ImagesTrack) -> str:
 
 
 def drawing(item: Mapping[str, Any], uid: str, prompt: str) -> dict[str, Any]:
-    """The row of an image rollout that draws `prompt` for `item`. Args: uid: of the row that it is drawn for."""
-    return {"uid": uid, "prompt": prompt, "metadata": dict(item.get("metadata") or {})}
+    """The row of an image rollout that draws `prompt` where `item` asked. Args: uid: of the row it is drawn for."""
+    return {"uid": uid, "prompt": prompt, "asked": item["prompt"], "metadata": dict(item.get("metadata") or {})}
 
 
 class QuestionLengths:

@@ -52,7 +52,7 @@ class PromptEnhancerTrainer(Trainer):
     def held_out_scores(self) -> tuple[str, ...]:
         """What scorers said of the enhanced prompts' pictures, and with a prefix, of the original ones'."""
         keys = self.painter.held_out_scores
-        return (*keys, f"{ORIGINAL}reward", *(ORIGINAL + key for key in keys))
+        return (*keys, ORIGINAL + "reward", *(ORIGINAL + key for key in keys))
 
     def build(self) -> None:
         """One block; pictures are scored before rewrites, so their track comes first."""
@@ -74,15 +74,7 @@ class PromptEnhancerTrainer(Trainer):
         drawings = self._drawings(items, text)
         images = self.painter.engine.rollout(prompt_batch(drawings), self.step_count, None, attempt)
         images.union(lineage(images.non_tensor_batch["uid"].tolist()))
-        parents = {drawn["uid"]: drawn for drawn in drawings}
-        originals = dict(zip(text.non_tensor_batch[ID], text.non_tensor_batch[PARENT], strict=True))
-        rows = images.non_tensor_batch[PARENT].tolist()
-        columns = {
-            "prompt": [items[originals[row]]["prompt"] for row in rows],
-            "response": [parents[row]["prompt"] for row in rows],
-        }
-        images.replace(DataProto.from_dict(non_tensors=columns))
-        self._drawn = images
+        self._drawn = _as_asked(images, drawings)
         return {IMAGES: images, TEXT: text}
 
     def _drawings(self, items: dict[str, dict[str, Any]], text: DataProtoRef) -> list[dict[str, Any]]:
@@ -133,7 +125,7 @@ class PromptEnhancerTrainer(Trainer):
         said = [drawn_prompt(rewrite, self.config.images) for rewrite in text.non_tensor_batch["response"]]
         enhanced, original = self._judged(items, said), self._judged(items, [item["prompt"] for item in items])
         keys = self.painter.held_out_scores
-        columns = {"rewards": enhanced.tensor("rewards"), f"{ORIGINAL}reward": original.tensor("rewards")}
+        columns = {"rewards": enhanced.tensor("rewards"), ORIGINAL + "reward": original.tensor("rewards")}
         columns |= {key: enhanced.tensor(score_column(key)) for key in keys}
         columns |= {ORIGINAL + key: original.tensor(score_column(key)) for key in keys}
         columns["failed"] = text.tensor("failed") | enhanced.tensor("failed") | original.tensor("failed")
@@ -150,8 +142,7 @@ class PromptEnhancerTrainer(Trainer):
     def _judged(self, items: Sequence[dict[str, Any]], drawn: Sequence[str]) -> DataProtoRef:
         """One picture of each of `drawn`, scored against what its item asks."""
         drawings = [drawing(item, item["uid"], prompt) for item, prompt in zip(items, drawn, strict=True)]
-        played = self.painter.engine.evaluate(prompt_batch(drawings))
-        played.replace(DataProto.from_dict(non_tensors={"prompt": [item["prompt"] for item in items]}))
+        played = _as_asked(self.painter.engine.evaluate(prompt_batch(drawings)), drawings)
         self.painter.add_rewards(played)
         return played
 
@@ -165,3 +156,11 @@ class PromptEnhancerTrainer(Trainer):
         self.writer.backend.export(folder)
         if self.tracks[IMAGES].learns:
             self.painter.backend.export(f"{folder}/{IMAGES_FOLDER}")
+
+
+def _as_asked(images: DataProtoRef, drawings: Sequence[dict[str, Any]]) -> DataProtoRef:
+    """Put what was asked into `prompt`, which scorers read, and what was drawn into `response`, in place."""
+    by_id = {drawn["uid"]: drawn for drawn in drawings}
+    rows = [by_id[uid] for uid in images.non_tensor_batch["uid"]]
+    columns = {"prompt": [row["asked"] for row in rows], "response": [row["prompt"] for row in rows]}
+    return images.replace(DataProto.from_dict(non_tensors=columns))

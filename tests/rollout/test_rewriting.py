@@ -28,7 +28,8 @@ def test_what_is_drawn_is_the_rewrite_in_one_line_with_the_rows_metadata():
     track = ImagesTrack(model=ModelConfig(path="somewhere"), template="a photo of {rewrite}")
     prompt = drawn_prompt(" seven\n{indeed} ", track)
     assert prompt == "a photo of seven {indeed}"
-    assert drawing(ITEM, "row-1/0", prompt) == {"uid": "row-1/0", "prompt": prompt, "metadata": {"digit": 7}}
+    drawn = drawing(ITEM, "row-1/0", prompt)
+    assert drawn == {"uid": "row-1/0", "prompt": prompt, "asked": ITEM["prompt"], "metadata": {"digit": 7}}
 
 
 def test_questions_are_counted_in_tokens():
