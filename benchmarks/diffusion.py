@@ -59,7 +59,7 @@ def samplers(engine: DiffusionEngine, num_samples: int) -> dict[str, Callable[[]
     items = [{"prompt": f"a photo of the digit {digit % 10}", "uid": str(digit)} for digit in range(num_samples)]
     pipeline, jobs = engine.family.pipeline, engine.jobs_of(items)
     levels = noise_levels(engine.family, CONFIG, CONFIG.num_steps)
-    noise = initial_noise([job.noise for job in jobs], engine.latent_shape).to(engine.backend.device)
+    noise = initial_noise([job.start for job in jobs], engine.latent_shape).to(engine.backend.device)
     actions = action_steps(engine.sde, CONFIG.num_steps, 0)  # type: ignore[arg-type]
 
     def plain() -> Any:

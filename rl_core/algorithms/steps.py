@@ -34,6 +34,11 @@ def check_serves_steps(algorithm: StageAlgorithm, recipe: Recipe) -> None:
     _check_placement(recipe)
     if isinstance(algorithm, FlowPolicyGradient):
         _check_actions(algorithm, recipe)
+    elif recipe.diffusion.share_noise:
+        raise RecipeError(
+            f"diffusion.share_noise: algorithm {name} draws noise at the start only, so that all samples of a prompt "
+            "would be one; set false"
+        )
 
 
 def _check_parts(algorithm: StageAlgorithm, name: str | None) -> None:

@@ -69,15 +69,9 @@ class DiffusionEngine:
         columns. Raises: StaleEngine when the engine holds other weights.
         """
         check_version(self.backend, version, evaluation=False)
-        prefix = f"{attempt}/" if attempt else ""
-
-        def noise(uid: str, sibling: int) -> NoiseRecipe:
-            name = uid if self.config.share_noise else f"{uid}/{sibling}"
-            return NoiseRecipe(self.seed, step, prefix + name)
-
         items = list(prompts.non_tensor_batch["item"])
         jobs = [
-            Job(item, conditions, noise(item["uid"], sibling))
+            self._job(item, conditions, sibling, step, f"{attempt}/" if attempt else "")
             for item, conditions in zip(items, self.conditions(items), strict=True)
             for sibling in range(self.num_siblings)
         ]
@@ -106,10 +100,17 @@ class DiffusionEngine:
 
     def jobs_of(self, items: Sequence[dict[str, Any]]) -> list[Job]:
         """One sample of each prompt for an evaluation, always from the same noise."""
-        return [
-            Job(item, conditions, NoiseRecipe(self.seed, 0, f"evaluate/{item['uid']}"))
-            for item, conditions in zip(items, self.conditions(items), strict=True)
-        ]
+        noises = [NoiseRecipe(self.seed, 0, f"evaluate/{item['uid']}") for item in items]
+        rows = zip(items, self.conditions(items), noises, strict=True)
+        return [Job(item, conditions, noise, start=noise) for item, conditions, noise in rows]
+
+    def _job(
+        self, item: dict[str, Any], conditions: PromptConditions | str, sibling: int, step: int, prefix: str
+    ) -> Job:
+        """One sample of a group. Siblings that share x_T still have steps of their own, or they would be one sample."""
+        name = f"{prefix}{item['uid']}"
+        noise = NoiseRecipe(self.seed, step, f"{name}/{sibling}")
+        return Job(item, conditions, noise, NoiseRecipe(self.seed, step, name) if self.config.share_noise else noise)
 
     def sample(
         self,
@@ -131,7 +132,7 @@ class DiffusionEngine:
             prompts = [one for row in rows if isinstance(one := jobs[row].conditions, PromptConditions)]
             told = policy.conditions_of(prompts, 1, scale)
             told = {name: value.to(self.backend.device) for name, value in told.items()}
-            noise = initial_noise([jobs[row].noise for row in rows], self.latent_shape).to(self.backend.device)
+            noise = initial_noise([jobs[row].start for row in rows], self.latent_shape).to(self.backend.device)
 
             def velocity_of(x: Tensor, sigma_B: Tensor, told: dict[str, Tensor] = told) -> Tensor:
                 return policy(Noisy(x, sigma_B, told), scale)

@@ -30,6 +30,9 @@ class Job:
     conditions: PromptConditions | str
     """Or the reason why there are none."""
     noise: NoiseRecipe
+    """Of all that is the sample's own."""
+    start: NoiseRecipe
+    """Of x_T: its own, or that of its prompt."""
 
     @property
     def error(self) -> str | None:

@@ -57,4 +57,7 @@ def test_nft_is_served_with_an_average_to_roll_out_with_and_refused_without() ->
     values = load_recipe(RECIPE).model_dump(mode="json") | {"algorithm": {"name": "diffusion_nft"}}
     with pytest.raises(RecipeError, match="samples with the moving average: set ema_lora"):
         parse_recipe(values)
-    assert parse_recipe(values | {"lora": {"rank": 4}, "ema_lora": {"rollout": True}}).ema is not None
+    served = values | {"lora": {"rank": 4}, "ema_lora": {"rollout": True}}
+    assert parse_recipe(served).ema is not None
+    with pytest.raises(RecipeError, match=r"share_noise: .* all samples of a prompt would be one"):
+        parse_recipe(served | {"diffusion": values["diffusion"] | {"share_noise": True}})

@@ -180,7 +180,7 @@ def trained_picture(rank_info: RankInfo, setup: Setup, exported: str) -> tuple[T
         train_step(rank_info, engine, stack, step)
     backend.export(exported)
     job = engine.jobs_of(items(1))
-    return _latents(engine), before, initial_noise([job[0].noise], engine.latent_shape)
+    return _latents(engine), before, initial_noise([job[0].start], engine.latent_shape)
 
 
 def _latents(engine: DiffusionEngine) -> Tensor:

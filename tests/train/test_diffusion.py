@@ -59,6 +59,15 @@ def test_two_ranks_and_smaller_batches_sample_the_same_from_the_same_noise(ranks
     assert len({one.sum().item() for one in noise}) == len(noise), "siblings share their noise"
 
 
+def test_siblings_that_share_their_noise_start_alike_and_end_apart(ranks: Ranks, model_dir: str) -> None:
+    (rollout,) = ranks.run(1, jobs.rollout_of, Setup(model_dir, diffusion={"share_noise": True}))
+    groups = rollout.tensor("latents")[:, 0].split(jobs.NUM_SIBLINGS)
+    assert all(torch.equal(one, group[0]) for group in groups for one in group)
+    assert not torch.equal(groups[0], groups[1])
+    ends = rollout.tensor("next_latents")[:, -1]
+    assert len({one.sum().item() for one in ends}) == len(ends), "siblings are one and the same sample"
+
+
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_two_ranks_train_as_one_and_a_step_starts_at_ratio_one(ranks: Ranks, model_dir: str, name: str) -> None:
     setup = Setup(model_dir, **ALGORITHMS[name])
