@@ -17,6 +17,7 @@ import uuid
 from pathlib import Path
 
 from rl_core.errors import ModelError
+from rl_core.models.quiet import quiet_pipelines
 from rl_core.registry import nearest
 
 PREFIX = "embedded:"
@@ -75,6 +76,7 @@ def _sources_digest(name: str) -> str:
 
 
 def _warm_up(name: str, out: Path) -> None:
+    quiet_pipelines()
     importlib.import_module(_WARM_UPS[name][0]).build(out)
 
 

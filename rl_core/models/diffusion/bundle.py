@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from rl_core.errors import ModelError
 from rl_core.models.diffusion.base import DiffusionFamily, family_class
 from rl_core.models.diffusion.policy import DiffusionPolicy
+from rl_core.models.quiet import quiet_pipelines
 from schemas.recipe import LoraConfig, ModelConfig
 
 INDEX = "model_index.json"
@@ -79,6 +80,7 @@ def load_family(source: str, path: str, *, trained_only: bool = False) -> Diffus
     """
     import diffusers
 
+    quiet_pipelines()
     index = pipeline_index(source)
     family = family_class(str(index.get("_class_name")))
     parts = {name: part for name, part in index.items() if not name.startswith("_") and isinstance(part, list)}
