@@ -8,11 +8,10 @@ from pathlib import Path
 from types import TracebackType
 
 from rich.console import Console
-from rich.table import Table
 
-from rl_core.evaluation.intervals import paired_change
-from rl_core.evaluation.runner import read_samples
+from flows.summary import accuracy_table, score_table
 from rl_core.home import Home
+from rl_core.tracking.plots import curve_of
 from rl_core.trainers.progress import ProgressEvent, listeners
 from rl_core.trainers.run_folder import RunFolder
 from schemas.receipts import CacheReceipt, EvalReceipt, IterationReceipt, ModelReceipt, ValidationReport
@@ -27,6 +26,7 @@ class Display:
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
+        self._scored = curve_of(recipe.domain).scored
         self.console = Console(highlight=False)
         self._status = self.console.status("")
         self._start = time.perf_counter()
@@ -51,7 +51,7 @@ class Display:
 
     def _follow(self, event: ProgressEvent) -> None:
         if event.receipt is not None:
-            self.console.print(f"{self._clock()}  {describe(event.receipt)}", soft_wrap=True)
+            self.console.print(f"{self._clock()}  {describe(event.receipt, scored=self._scored)}", soft_wrap=True)
         elif event.phase == "step":
             self.console.print(f"{self._clock()}  {describe_step(event)}", soft_wrap=True)
         elif event.phase in BETWEEN_STEPS:
@@ -68,19 +68,8 @@ class Display:
         folder = RunFolder(Path(receipt.model_path).parent)
         before, after = folder.receipt("evaluate-baseline", EvalReceipt), folder.receipt("evaluate-final", EvalReceipt)
         assert before is not None and after is not None
-        correct = [[float(row["reward"] >= 1) for row in read_samples(one.samples_path)] for one in (before, after)]
-        change, low, high = paired_change(correct[0], correct[1])
-        table = Table(title=f"{self.recipe.name}: {after.num_rows} held-out rows", title_justify="left")
-        for column in ("", "accuracy", "95 % interval", "mean length", "truncated", *after.scores):
-            table.add_column(column.replace("_", " "))
-        for one in (before, after):
-            interval = f"{one.ci_low:.3f} to {one.ci_high:.3f}"
-            table.add_row(
-                *(one.label, f"{one.accuracy:.3f}", interval, f"{one.mean_length:.1f}", f"{one.truncated_share:.1%}"),
-                *(f"{value:.3f}" for value in one.scores.values()),
-            )
-        gains = [f"{after.scores[name] - value:+.3f}" for name, value in before.scores.items()]
-        table.add_row("change", f"{change:+.3f}", f"{low:+.3f} to {high:+.3f}", "", "", *gains, end_section=True)
+        title = f"{self.recipe.name}: {after.num_rows} held-out rows"
+        table = score_table(title, before, after) if self._scored else accuracy_table(title, before, after)
         self.console.print(table)
         home = Home.default()
         for name, value in (
@@ -93,8 +82,8 @@ class Display:
             self.console.print(f"{name:8} {value}", soft_wrap=True)
 
 
-def describe(receipt: object) -> str:
-    """A finished task in one line."""
+def describe(receipt: object, *, scored: bool = False) -> str:
+    """A finished task in one line. Args: scored: held-out rows are better or worse, not right or wrong."""
     if isinstance(receipt, ValidationReport):
         state = "cached" if receipt.cached else "done"
         return (
@@ -107,8 +96,9 @@ def describe(receipt: object) -> str:
     if isinstance(receipt, EvalReceipt):
         again = " (from an earlier run)" if receipt.skipped else ""
         interval = f"{receipt.ci_low:.3f} to {receipt.ci_high:.3f}"
+        judged = f"reward {receipt.mean_reward:.3f}" if scored else f"accuracy {receipt.accuracy:.3f} ({interval})"
         scores = "".join(f", {name} {value:.3f}" for name, value in receipt.scores.items())
-        return f"evaluate {receipt.label}: accuracy {receipt.accuracy:.3f} ({interval}){scores}{again}"
+        return f"evaluate {receipt.label}: {judged}{scores}{again}"
     if isinstance(receipt, IterationReceipt):
         state = "was complete already, skipped" if receipt.skipped else "complete, checkpoint written"
         return f"train-iteration {receipt.iteration}: {state}"

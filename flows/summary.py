@@ -1,0 +1,51 @@
+"""The table at the end of a run: held-out rows before and after, and the change with its interval."""
+
+from __future__ import annotations
+
+from rich.table import Table
+
+from rl_core.evaluation.intervals import paired_change
+from rl_core.evaluation.runner import read_samples
+from schemas.receipts import EvalReceipt
+
+REWARD = "reward"
+"""The whole reward, as samples call it."""
+
+
+def accuracy_table(title: str, before: EvalReceipt, after: EvalReceipt) -> Table:
+    """For rows that are right or wrong: the share of full reward, and what the domain measures besides."""
+    table = _table(title, ("accuracy", "95 % interval", "mean length", "truncated", *after.scores))
+    for one in (before, after):
+        interval = f"{one.ci_low:.3f} to {one.ci_high:.3f}"
+        length = f"{one.mean_length:.1f}", f"{one.truncated_share:.1%}"
+        table.add_row(one.label, f"{one.accuracy:.3f}", interval, *length, *_values(one.scores))
+    correct = [[float(row[REWARD] >= 1) for row in read_samples(one.samples_path)] for one in (before, after)]
+    change, low, high = paired_change(*correct)
+    gains = [f"{after.scores[name] - value:+.3f}" for name, value in before.scores.items()]
+    table.add_row("change", f"{change:+.3f}", f"{low:+.3f} to {high:+.3f}", "", "", *gains, end_section=True)
+    return table
+
+
+def score_table(title: str, before: EvalReceipt, after: EvalReceipt) -> Table:
+    """For rows that are better or worse: means of the reward and of every score, each change with its interval."""
+    samples = [read_samples(one.samples_path) for one in (before, after)]
+    table = _table(title, (REWARD, *after.scores))
+    for one in (before, after):
+        table.add_row(one.label, f"{one.mean_reward:.3f}", *_values(one.scores))
+    changes = [
+        paired_change(*([float(row[name]) for row in rows] for rows in samples)) for name in (REWARD, *after.scores)
+    ]
+    table.add_row("change", *(f"{change:+.3f}" for change, _, _ in changes))
+    table.add_row("95 % interval", *(f"{low:+.3f} to {high:+.3f}" for _, low, high in changes), end_section=True)
+    return table
+
+
+def _table(title: str, columns: tuple[str, ...]) -> Table:
+    table = Table(title=title, title_justify="left")
+    for column in ("", *columns):
+        table.add_column(column.replace("_", " "))
+    return table
+
+
+def _values(scores: dict[str, float]) -> list[str]:
+    return [f"{value:.3f}" for value in scores.values()]
