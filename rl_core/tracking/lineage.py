@@ -117,7 +117,7 @@ def trace(tracking_uri: str, model: str, version: int | None = None, *, ui: str 
             f"but run {run.run_id} recorded cache {run.cache.run_hash}"
         )
     return Lineage(
-        **vars(run),
+        **vars(run) | {"run_key": tags["run_key"]},
         name=name,
         version=version,
         registered_at=found.created_at,
@@ -134,6 +134,7 @@ def trace_run(tracking_uri: str, run_id: str, *, ui: str = "") -> RunLineage:
     """The lineage of a training run, whether it registered a version or not. Raises: StorageError."""
     client = registry_client(tracking_uri)
     run = client.get_run(run_id)
+    cache = CacheReceipt.model_validate_json(read_artifact(client, run_id, CACHE_ARTIFACT))
     return RunLineage(
         run_id=run_id,
         run_name=run.info.run_name or "",
@@ -142,7 +143,7 @@ def trace_run(tracking_uri: str, run_id: str, *, ui: str = "") -> RunLineage:
         openings=read_openings(run.data.tags),
         git_revision=run.data.tags.get("git_revision", ""),
         recipe=read_artifact(client, run_id, RECIPE_ARTIFACT),
-        cache=CacheReceipt.model_validate_json(read_artifact(client, run_id, CACHE_ARTIFACT)),
+        cache=cache,
     )
 
 

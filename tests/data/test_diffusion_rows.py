@@ -203,4 +203,13 @@ def test_a_published_cache_of_the_stage_gives_each_split_its_own_file(tmp_path: 
 def test_a_misspelt_key_of_a_block_is_refused_with_the_nearest_one():
     values = {"train": [{"digits": 10, "quotd": True}], "eval": [{"digits": 10, "split": "eval"}]}
     with pytest.raises(RecipeError, match=r"data\.train\.0\.quotd.*quoted"):
-        parse_recipe({"name": "digits", "domain": "diffusion", "model": {"path": "embedded:tiny-sd3"}, "data": values})
+        parse_recipe(
+            {
+                "name": "digits",
+                "domain": "diffusion",
+                "model": {"path": "embedded:tiny-sd3"},
+                "algorithm": {"name": "flow_grpo"},
+                "rewards": [{"name": "digit"}],
+                "data": values,
+            }
+        )
