@@ -26,7 +26,8 @@ def test_a_smoke_recipe_trains(
     monkeypatch.setenv("SMOKE_DIFFUSION_MODEL", str(tiny_sd3_dir))
     run = start(Path(name), tmp_path / "home")
     assert run.finish() == 0, run.output
-    assert "evaluate final: accuracy" in run.output
+    judged = "reward" if name in ("smoke/diffusion", "smoke/pe") else "accuracy"
+    assert f"evaluate final: {judged}" in run.output
     if name in ("smoke/vision", "smoke/diffusion", "smoke/pe"):
         assert list(tmp_path.glob("home/runs/*/samples/pictures-final.png")), "a sheet of sample pictures"
-    assert "beats" in run.output or "does not beat" in run.output
+    assert f"rl-train-{name.replace('/', '-')} v1, " in run.output and " of baseline" in run.output
