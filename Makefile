@@ -36,8 +36,9 @@ up: $(STAMP) ## start Prefect and MLflow servers, deployments and workers
 down: $(STAMP) ## stop them
 	$(BIN)/rl-train down
 
+# Two files at a time: most of them wait for processes to start, and share nothing between files.
 test: $(STAMP) ## run the tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 check: $(STAMP) ## lint, format, types and the house rules
 	$(BIN)/ruff check .
