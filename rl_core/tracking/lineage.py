@@ -7,7 +7,7 @@ machine that reaches the MLflow database and its artifacts; `checks` alone looks
 
 import tempfile
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +117,7 @@ def trace(tracking_uri: str, model: str, version: int | None = None, *, ui: str 
             f"but run {run.run_id} recorded cache {run.cache.run_hash}"
         )
     return Lineage(
-        **vars(run) | {"run_key": tags["run_key"]},
+        **vars(replace(run, run_key=tags["run_key"])),
         name=name,
         version=version,
         registered_at=found.created_at,
