@@ -156,6 +156,17 @@ def test_algorithm_target_that_is_no_class_is_refused(tmp_path: Path):
     assert "not both" in refusal("text", "algorithm.target=os.path:join")
 
 
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (("placement.tp_size=2", "placement.num_devices=2"), "placement.tp_size is 2: a vision-language model"),
+        (("placement.max_tokens_per_micro_batch=64",), "set placement.max_tokens_per_micro_batch to null"),
+    ],
+)
+def test_a_placement_that_cuts_or_packs_a_model_that_sees_is_refused(overrides: tuple[str, ...], said: str):
+    assert said in refusal("smoke/vision", *overrides)
+
+
 def test_rows_that_do_not_divide_are_refused_with_the_numbers():
     message = refusal("text", "rollout.samples_per_prompt=3", "training.num_mini_batches=5")
     assert "= 24 rows do not divide into num_mini_batches x num_devices = 5 equal parts" in message

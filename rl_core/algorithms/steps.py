@@ -5,6 +5,7 @@ from __future__ import annotations
 from rl_core.algorithms.base import StageAlgorithm
 from rl_core.algorithms.diffusion_nft import DiffusionNft
 from rl_core.algorithms.flow_presets import FlowPolicyGradient
+from rl_core.algorithms.requirements import check_average, check_whole_and_unpacked, named
 from rl_core.algorithms.terms import Aggregation
 from rl_core.errors import RecipeError
 from rl_core.sde import action_steps
@@ -17,7 +18,7 @@ SPLITS = (Aggregation.TOKEN_MEAN, Aggregation.TOKEN_SUM)
 
 def check_serves_steps(algorithm: StageAlgorithm, recipe: Recipe) -> None:
     """Raises: RecipeError where the algorithm needs what a rollout of denoising steps, or the recipe, does not give."""
-    name = recipe.algorithm.get("name") or recipe.algorithm.get("target")
+    name = named(recipe)
     if not isinstance(algorithm, FlowPolicyGradient | DiffusionNft):
         raise RecipeError(
             f"algorithm {name} trains tokens, domain diffusion has denoising steps; use flow_grpo, mix_grpo, "
@@ -25,11 +26,7 @@ def check_serves_steps(algorithm: StageAlgorithm, recipe: Recipe) -> None:
         )
     if not recipe.rewards:
         raise RecipeError("rewards: the domain diffusion has no environments; name at least one scorer")
-    if algorithm.rolls_out_average and (recipe.ema is None or not recipe.ema.rollout):
-        raise RecipeError(
-            f"algorithm {name} samples with the moving average: set ema_lora: {{rollout: true}}, or ema_full: "
-            "{mirror: true, rollout: true}"
-        )
+    check_average(algorithm, recipe)
     _check_parts(algorithm, name)
     _check_placement(recipe)
     if isinstance(algorithm, FlowPolicyGradient):
@@ -54,18 +51,7 @@ def _check_parts(algorithm: StageAlgorithm, name: str | None) -> None:
 
 
 def _check_placement(recipe: Recipe) -> None:
-    placed = recipe.placement
-    for name, value, fitting in (
-        ("tp_size", placed.tp_size, 1),
-        ("sp_size", placed.sp_size, 1),
-        ("max_tokens_per_micro_batch", placed.max_tokens_per_micro_batch, None),
-    ):
-        if value != fitting:
-            said = "null" if fitting is None else fitting
-            raise RecipeError(
-                f"placement.{name} is {value}: a diffusion model is neither cut over ranks nor packed; set "
-                f"placement.{name} to {said}"
-            )
+    check_whole_and_unpacked(recipe, "diffusion model")
     if recipe.rollout.engine is not EngineKind.IN_PROCESS:
         raise RecipeError("rollout.engine: dedicated samples language models; the domain diffusion needs in_process")
 

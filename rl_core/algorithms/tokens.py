@@ -6,13 +6,14 @@ from rl_core.algorithms.base import StageAlgorithm
 from rl_core.algorithms.diffusion_nft import DiffusionNft
 from rl_core.algorithms.flow_presets import FlowPolicyGradient
 from rl_core.algorithms.preference import Preference
+from rl_core.algorithms.requirements import check_average, check_whole_and_unpacked, named
 from rl_core.errors import RecipeError
-from schemas.recipe import Recipe
+from schemas.recipe import Domain, Recipe
 
 
 def check_serves_tokens(algorithm: StageAlgorithm, recipe: Recipe) -> None:
     """Raises: RecipeError where the algorithm needs what a rollout of tokens, or this recipe, does not give."""
-    name = recipe.algorithm.get("name") or recipe.algorithm.get("target")
+    name = named(recipe)
     if isinstance(algorithm, Preference):
         raise RecipeError(f"algorithm {name} learns from pairs of answers: set domain: preference, or use grpo")
     if isinstance(algorithm, FlowPolicyGradient | DiffusionNft):
@@ -22,11 +23,9 @@ def check_serves_tokens(algorithm: StageAlgorithm, recipe: Recipe) -> None:
             f"algorithm {name}: the exact KL exists between denoising steps; for tokens use kl.kind: k3, or the loss "
             "dppo_kl"
         )
-    if algorithm.rolls_out_average and (recipe.ema is None or not recipe.ema.rollout):
-        raise RecipeError(
-            f"algorithm {name} samples with the moving average: set ema_lora: {{rollout: true}}, or ema_full: "
-            "{mirror: true, rollout: true}"
-        )
+    check_average(algorithm, recipe)
+    if recipe.domain is Domain.VISION:
+        check_whole_and_unpacked(recipe, "vision-language model")
     overlong, limit = getattr(algorithm.config, "overlong", None), recipe.rollout.max_new_tokens
     if overlong is not None and overlong.buffer > limit:
         raise RecipeError(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from rl_core.algorithms.base import StageAlgorithm
+from rl_core.algorithms.requirements import named
 from rl_core.errors import RecipeError
 from schemas.recipe import Recipe
 
 
 def check_serves_tracks(algorithm: StageAlgorithm, recipe: Recipe) -> None:
     """Raises: RecipeError where the algorithm of the track `text` needs what a tree of rewrites does not give."""
-    name = recipe.algorithm.get("name") or recipe.algorithm.get("target")
     for needed, what in (
         (algorithm.needs_critic, "a critic"),
         (algorithm.needs_greedy_baseline, "a greedy reply that is rewarded"),
@@ -18,7 +18,7 @@ def check_serves_tracks(algorithm: StageAlgorithm, recipe: Recipe) -> None:
     ):
         if needed:
             raise RecipeError(
-                f"algorithm {name} needs {what}, which the domain {recipe.domain} does not have; use grpo"
+                f"algorithm {named(recipe)} needs {what}, which the domain {recipe.domain} does not have; use grpo"
             )
     if recipe.diffusion.num_frames > 1:
         raise RecipeError(f"diffusion.num_frames is {recipe.diffusion.num_frames}: the domain pe draws pictures; set 1")

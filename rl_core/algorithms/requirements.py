@@ -1,0 +1,37 @@
+"""What several domains ask of a recipe for the same reason, checked before anything is started."""
+
+from __future__ import annotations
+
+from rl_core.algorithms.base import StageAlgorithm
+from rl_core.errors import RecipeError
+from schemas.recipe import Recipe
+
+
+def check_average(algorithm: StageAlgorithm, recipe: Recipe) -> None:
+    """Raises: RecipeError where an algorithm samples with a moving average that the recipe does not keep."""
+    if algorithm.rolls_out_average and (recipe.ema is None or not recipe.ema.rollout):
+        raise RecipeError(
+            f"algorithm {named(recipe)} samples with the moving average: set ema_lora: {{rollout: true}}, or ema_full: "
+            "{mirror: true, rollout: true}"
+        )
+
+
+def check_whole_and_unpacked(recipe: Recipe, what: str) -> None:
+    """Raises: RecipeError where the placement cuts or packs a model of a kind (`what`) that takes neither."""
+    placed = recipe.placement
+    for name, value, fitting in (
+        ("tp_size", placed.tp_size, 1),
+        ("sp_size", placed.sp_size, 1),
+        ("max_tokens_per_micro_batch", placed.max_tokens_per_micro_batch, None),
+    ):
+        if value != fitting:
+            said = "null" if fitting is None else fitting
+            raise RecipeError(
+                f"placement.{name} is {value}: a {what} is neither cut over ranks nor packed; set placement.{name} "
+                f"to {said}"
+            )
+
+
+def named(recipe: Recipe) -> str | None:
+    """The algorithm as the recipe calls it."""
+    return recipe.algorithm.get("name") or recipe.algorithm.get("target")
