@@ -10,25 +10,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from rl_core.data.driver import Job, plan_job, run_job
-from rl_core.data.fingerprint import file_parts, fingerprint, run_hash
+from rl_core.data.driver import Job
+from rl_core.data.fingerprint import fingerprint
 from rl_core.data.overlap import HeldOut
 from rl_core.data.prepared import PreparedWriter, load_prepared
 from rl_core.data.prompt_items import ItemMaker, to_json
 from rl_core.data.prompt_lengths import LengthCounter
-from rl_core.data.publish import HASH_CHARS, Built
+from rl_core.data.publish import Built
+from rl_core.data.split_cache import SPLITS, CachePlan, built, cache_job, plan_of, publish_cache
 from rl_core.data.validate import describe_env_classes
 from rl_core.errors import DataError
 from schemas.prompt_rows import SCHEMA_VERSION, AllowedEnvClasses
 from schemas.receipts import CacheReceipt, SourceFile
 
-__all__ = ["CODE_VERSION", "CachePlan", "PreparationSettings", "load_prepared", "plan_cache", "prepare_cache"]
+__all__ = ["CODE_VERSION", "PreparationSettings", "load_prepared", "plan_cache", "prepare_cache"]
 
 CODE_VERSION = "2"
 """Raised whenever the same inputs would be prepared into other rows."""
-
-_DROPPED = "dropped: "
-_SPLITS = ("train", "eval")
 
 
 @dataclass(frozen=True)
@@ -66,16 +64,6 @@ class PreparationSettings:
         }
 
 
-@dataclass(frozen=True)
-class CachePlan:
-    """What a preparation would do: hit or build, where, and why."""
-
-    run_hash: str
-    hit: bool
-    explanation: str
-    folder: Path
-
-
 def plan_cache(
     train_paths: Sequence[Path | str], eval_paths: Sequence[Path | str], settings: PreparationSettings
 ) -> CachePlan:
@@ -83,9 +71,7 @@ def plan_cache(
 
     Raises: DataError when an input is missing.
     """
-    job = _job(train_paths, eval_paths, settings)
-    plan = plan_job(job)
-    return CachePlan(job.run_hash, plan.hit, plan.explanation, job.target)
+    return plan_of(_job(train_paths, eval_paths, settings))
 
 
 def prepare_cache(
@@ -104,19 +90,7 @@ def prepare_cache(
     """
     job = _job(train_paths, eval_paths, settings)
     paths: dict[str, Sequence[Path | str]] = {"train": train_paths, "eval": eval_paths}
-    sentinel, receipt = run_job(job, lambda work: _build(work, paths, tokenizer, settings))
-    dropped = {key.removeprefix(_DROPPED): n for key, n in sentinel.counts.items() if key.startswith(_DROPPED)}
-    return CacheReceipt(
-        run_hash=job.run_hash,
-        path=str(job.target),
-        hit=receipt.hit,
-        explanation=receipt.explanation,
-        num_train_rows=sentinel.counts["train"],
-        num_eval_rows=sentinel.counts["eval"],
-        dropped=dropped,
-        sources=list(job.sources),
-        hash_parts=dict(job.parts),
-    )
+    return publish_cache(job, lambda work: _build(work, paths, tokenizer, settings))
 
 
 def _job(train_paths: Sequence[Path | str], eval_paths: Sequence[Path | str], settings: PreparationSettings) -> Job:
@@ -124,12 +98,9 @@ def _job(train_paths: Sequence[Path | str], eval_paths: Sequence[Path | str], se
         raise DataError("no training files; name at least one")
     files: dict[str, list[SourceFile]] = {
         split: [fingerprint(path, settings.memo_dir) for path in paths]
-        for split, paths in zip(_SPLITS, (train_paths, eval_paths), strict=True)
+        for split, paths in zip(SPLITS, (train_paths, eval_paths), strict=True)
     }
-    parts = settings.hash_parts() | file_parts(files)
-    folder = settings.cache_root.expanduser() / f"{settings.name}-{run_hash(parts)[:HASH_CHARS]}"
-    sources = [source for split in _SPLITS for source in files[split]]
-    return Job(settings.name, folder, parts, sources, hashed_folder=True)
+    return cache_job(settings.name, settings.cache_root, settings.hash_parts(), files)
 
 
 def _build(
@@ -142,13 +113,13 @@ def _build(
     dropped: Counter[str] = Counter({"too_long": 0, "invalid": 0})
     counts = {
         split: _build_split(work / f"{split}.parquet", paths[split], counter, settings, held_out[split], dropped)
-        for split in _SPLITS
+        for split in SPLITS
     }
-    for split in _SPLITS:
+    for split in SPLITS:
         if paths[split] and not counts[split]:
             limit = f"{dropped['too_long']} have more than max_prompt_length {settings.max_prompt_length} tokens"
             raise DataError(f"no {split} row is left: {limit}, {dropped['invalid']} are invalid; nothing was published")
-    return Built(counts | {f"{_DROPPED}{reason}": count for reason, count in dropped.items()})
+    return built(counts, dropped)
 
 
 def _load(tokenizer: Callable[[], Any]) -> Any:

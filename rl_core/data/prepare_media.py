@@ -15,15 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from rl_core.data.driver import Job, plan_job, run_job
-from rl_core.data.fingerprint import file_parts, fingerprint, run_hash
+from rl_core.data.driver import Job
+from rl_core.data.fingerprint import fingerprint
 from rl_core.data.media_files import PromptFiles
 from rl_core.data.overlap import REASON, HeldOut
-from rl_core.data.prepare import CachePlan
 from rl_core.data.prepared import PreparedWriter
 from rl_core.data.prompt_items import Item
-from rl_core.data.publish import HASH_CHARS, Built
+from rl_core.data.publish import Built
 from rl_core.data.readers import raw_values
+from rl_core.data.split_cache import SPLITS, CachePlan, built, cache_job, plan_of, publish_cache
 from rl_core.errors import DataError
 from schemas.media_checks import is_remote, local_path
 from schemas.media_prompts import MediaPrompt, media_prompt
@@ -33,8 +33,6 @@ from schemas.recipe import Recipe
 CODE_VERSION = "1"
 """Raised whenever the same inputs would be prepared into other rows."""
 
-_SPLITS = ("train", "eval")
-_DROPPED = "dropped: "
 _BATCH = 1024
 
 
@@ -64,9 +62,7 @@ class MediaSettings:
 
 def plan_media(files: PromptFiles, settings: MediaSettings) -> CachePlan:
     """Whether `prepare_media` would hit, and why; loads no tokenizer and writes nothing but digests."""
-    job = _job(files, settings)
-    plan = plan_job(job)
-    return CachePlan(job.run_hash, plan.hit, plan.explanation, job.target)
+    return plan_of(_job(files, settings))
 
 
 def prepare_media(files: PromptFiles, settings: MediaSettings, counter: Callable[[], PromptCounter]) -> CacheReceipt:
@@ -75,25 +71,13 @@ def prepare_media(files: PromptFiles, settings: MediaSettings, counter: Callable
     Args: counter: called only on a miss. Raises: DataError when rows are refused or none is left;
     UnsupportedMediaError, a NotImplementedError, for media that no loader takes; StorageError.
     """
-    job = _job(files, settings)
-    sentinel, receipt = run_job(job, lambda work: _Build(settings, counter()).into(work, files))
-    return CacheReceipt(
-        run_hash=job.run_hash,
-        path=str(job.target),
-        hit=receipt.hit,
-        explanation=receipt.explanation,
-        num_train_rows=sentinel.counts["train"],
-        num_eval_rows=sentinel.counts["eval"],
-        dropped={key.removeprefix(_DROPPED): n for key, n in sentinel.counts.items() if key.startswith(_DROPPED)},
-        sources=list(job.sources),
-        hash_parts=dict(job.parts),
-    )
+    return publish_cache(_job(files, settings), lambda work: _Build(settings, counter()).into(work, files))
 
 
 def _job(files: PromptFiles, settings: MediaSettings) -> Job:
     data = settings.recipe.data
     sources: dict[str, list[SourceFile]] = {
-        split: [fingerprint(path, settings.memo_dir) for path in files[split]] for split in _SPLITS
+        split: [fingerprint(path, settings.memo_dir) for path in files[split]] for split in SPLITS
     }
     parts = {
         "code version": CODE_VERSION,
@@ -102,11 +86,8 @@ def _job(files: PromptFiles, settings: MediaSettings) -> Job:
         "on_invalid": data.on_invalid,
         "max_bad_fraction": f"{data.max_bad_fraction:g}",
         "condition images": _images_digest(files, settings.memo_dir),
-        **file_parts(sources),
     }
-    folder = settings.cache_root / f"{settings.recipe.name}-{run_hash(parts)[:HASH_CHARS]}"
-    listed = [source for split in _SPLITS for source in sources[split]]
-    return Job(settings.recipe.name, folder, parts, listed, hashed_folder=True)
+    return cache_job(settings.recipe.name, settings.cache_root, parts, sources)
 
 
 def _images_digest(files: PromptFiles, memo_dir: Path) -> str:
@@ -115,7 +96,7 @@ def _images_digest(files: PromptFiles, memo_dir: Path) -> str:
     A row or image that is not as it should be counts for nothing here; the build names it.
     """
     digests: list[str] = []
-    for path in (path for split in _SPLITS for path in files[split]):
+    for path in (path for split in SPLITS for path in files[split]):
         for prompt, _ in _readable(path):
             images = (local_path(ref.uri) for ref in prompt.media_refs if not is_remote(ref.uri))
             digests += [fingerprint(image, memo_dir).sha256 for image in images if image.is_file()]
@@ -156,7 +137,7 @@ class _Build:
     def into(self, work: Path, files: PromptFiles) -> Built:
         """Write both splits; the held-out one first, which the other may not share a prompt with."""
         held_out, counts = HeldOut(), {}
-        for split in reversed(_SPLITS):
+        for split in reversed(SPLITS):
             counts[split] = self._split(work / f"{split}.parquet", files[split], held_out, is_eval=split == "eval")
             if not counts[split]:
                 raise DataError(
@@ -164,7 +145,7 @@ class _Build:
                     f"(max_prompt_length {self.data.max_prompt_length}, the model's own limit {self.counter.limit}), "
                     f"{self.dropped['invalid']} are invalid; nothing was published"
                 )
-        return Built(counts | {f"{_DROPPED}{reason}": count for reason, count in self.dropped.items()})
+        return built(counts, self.dropped)
 
     def _split(self, target: Path, paths: Sequence[Path], held_out: HeldOut, *, is_eval: bool) -> int:
         place_of: dict[str, str] = {}

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rl_core.data.driver import Job, plan_job, run_job
-from rl_core.data.fingerprint import file_parts, fingerprint, run_hash
+from rl_core.data.driver import Job
+from rl_core.data.fingerprint import fingerprint
 from rl_core.data.generate import belongs_to_eval
 from rl_core.data.pair_files import PairFile, Pairs, content_files, digest_of, open_pairs, relative_images
 from rl_core.data.pair_fixture import make_pairs, planned_fixture
-from rl_core.data.prepare import CachePlan
 from rl_core.data.publish import HASH_CHARS, Built
+from rl_core.data.split_cache import SPLITS, CachePlan, built, cache_job, plan_of, publish_cache
 from rl_core.errors import DataError
 from schemas.preference import PairSource
 from schemas.preference_rows import PreferencePair
@@ -28,9 +28,6 @@ from schemas.recipe import Recipe
 
 CODE_VERSION = "1"
 """Raised whenever the same inputs would be prepared into other pairs."""
-
-_SPLITS = ("train", "eval")
-_DROPPED = "dropped: "
 
 
 @dataclass(frozen=True)
@@ -52,24 +49,22 @@ def pair_sources(recipe: Recipe, data_dir: Path, *, make: bool = True) -> dict[s
     Raises: DataError when a path leads nowhere.
     """
     entries = {"train": recipe.data.train, "eval": recipe.data.eval}
-    return {split: [_locate(entry, data_dir / "generated", make) for entry in entries[split]] for split in _SPLITS}
+    return {split: [_locate(entry, data_dir / "generated", make) for entry in entries[split]] for split in SPLITS}
 
 
 def files_of(sources: Mapping[str, Sequence[Located]]) -> list[Path]:
     """The files of rows of all sources, each once: what there is to validate."""
-    files = [file for split in _SPLITS for one in sources[split] for file in content_files(one.path)]
+    files = [file for split in SPLITS for one in sources[split] for file in content_files(one.path)]
     return list(dict.fromkeys(file.resolve() for file in files if file.suffix != ".json" or file.name[:5] != "meta_"))
 
 
 def plan_pairs(recipe: Recipe, data_dir: Path, cache_root: Path) -> CachePlan:
     """Whether `prepare_pairs` would hit, and why; makes and writes nothing but digests."""
     sources = pair_sources(recipe, data_dir, make=False)
-    absent = [one.path for split in _SPLITS for one in sources[split] if not one.path.exists()]
+    absent = [one.path for split in SPLITS for one in sources[split] if not one.path.exists()]
     if absent:
         return CachePlan("", False, "the pairs would be made first", absent[0])
-    job = _job(recipe, sources, cache_root, data_dir / "memo")
-    plan = plan_job(job)
-    return CachePlan(job.run_hash, plan.hit, plan.explanation, job.target)
+    return plan_of(_job(recipe, sources, cache_root, data_dir / "memo"))
 
 
 def prepare_pairs(recipe: Recipe, data_dir: Path, cache_root: Path) -> CacheReceipt:
@@ -79,19 +74,8 @@ def prepare_pairs(recipe: Recipe, data_dir: Path, cache_root: Path) -> CacheRece
     """
     sources = pair_sources(recipe, data_dir)
     job = _job(recipe, sources, cache_root, data_dir / "memo")
-    sentinel, receipt = run_job(job, lambda work: _build(work, sources, recipe))
-    return CacheReceipt(
-        run_hash=job.run_hash,
-        path=str(job.target),
-        hit=receipt.hit,
-        explanation=receipt.explanation,
-        num_train_rows=sentinel.counts["train"],
-        num_eval_rows=sentinel.counts["eval"],
-        dropped={key.removeprefix(_DROPPED): n for key, n in sentinel.counts.items() if key.startswith(_DROPPED)},
-        sources=list(job.sources),
-        hash_parts=dict(job.parts),
-        places={digest_of(one.path): str(one.path) for split in _SPLITS for one in sources[split]},
-    )
+    places = {digest_of(one.path): str(one.path) for split in SPLITS for one in sources[split]}
+    return publish_cache(job, lambda work: _build(work, sources, recipe), places=places)
 
 
 def _locate(entry: str | dict[str, Any], folder: Path, make: bool) -> Located:
@@ -109,7 +93,7 @@ def _locate(entry: str | dict[str, Any], folder: Path, make: bool) -> Located:
 
 def _job(recipe: Recipe, sources: Mapping[str, Sequence[Located]], cache_root: Path, memo_dir: Path) -> Job:
     files: dict[str, list[SourceFile]] = {}
-    for split in _SPLITS:
+    for split in SPLITS:
         known = {file.path for found in files.values() for file in found}
         found = [fingerprint(file, memo_dir) for one in sources[split] for file in content_files(one.path)]
         files[split] = [file for file in found if file.path not in known]
@@ -118,10 +102,8 @@ def _job(recipe: Recipe, sources: Mapping[str, Sequence[Located]], cache_root: P
         "on_invalid": recipe.data.on_invalid,
         "max_bad_fraction": f"{recipe.data.max_bad_fraction:g}",
     }
-    parts |= {f"{split} pairs": "; ".join(one.describe() for one in sources[split]) for split in _SPLITS}
-    parts |= file_parts(files)
-    folder = cache_root / f"{recipe.name}-{run_hash(parts)[:HASH_CHARS]}"
-    return Job(recipe.name, folder, parts, [file for found in files.values() for file in found], hashed_folder=True)
+    parts |= {f"{split} pairs": "; ".join(one.describe() for one in sources[split]) for split in SPLITS}
+    return cache_job(recipe.name, cache_root, parts, files)
 
 
 def _build(work: Path, sources: Mapping[str, Sequence[Located]], recipe: Recipe) -> Built:
@@ -131,7 +113,7 @@ def _build(work: Path, sources: Mapping[str, Sequence[Located]], recipe: Recipe)
     dropped: Counter[str] = Counter({"invalid": 0, "also held out": 0})
     counts: dict[str, int] = {}
     held_out: set[str] = set()
-    for split in reversed(_SPLITS):
+    for split in reversed(SPLITS):
         columns: dict[str, list[Any]] = {"uid": [], "source": [], "row": []}
         for one in sources[split]:
             digest = digest_of(one.path)
@@ -144,7 +126,7 @@ def _build(work: Path, sources: Mapping[str, Sequence[Located]], recipe: Recipe)
         if not counts[split]:
             raise DataError(f"no {split} pair is left ({dict(dropped)} were dropped); nothing was published")
         pq.write_table(pa.table(columns), work / f"{split}.parquet")
-    return Built(counts | {f"{_DROPPED}{reason}": count for reason, count in dropped.items()})
+    return built(counts, dropped)
 
 
 def _chosen(
