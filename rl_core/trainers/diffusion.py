@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from rl_core.algorithms import algorithms
 from rl_core.data_proto import DataProto
 from rl_core.distributed import DataProtoRef, Remote, placement, remote
 from rl_core.models.diffusion.bundle import DiffusionBundle
@@ -12,11 +11,10 @@ from rl_core.rewards.resolve import resolve_scorers
 from rl_core.rewards.service import RewardService
 from rl_core.rollout.diffusion import DiffusionEngine
 from rl_core.train.diffusion_stack import StepStack
-from rl_core.train.fsdp import FSDPBackend
 from rl_core.train.nft_stack import NftStack
-from rl_core.train.segments import check_multi_update
 from rl_core.trainers.base import Track, Trainer
 from rl_core.trainers.rewards import add_scores, score_column
+from rl_core.trainers.wiring import stack_options, wire_algorithm, wire_backend
 
 TRACK = "images"
 """Name of the one track, also where samples are videos."""
@@ -56,31 +54,12 @@ class DiffusionTrainer(Trainer):
 
     def _training_side(self) -> Any:
         """Model, backend, algorithm and stack. Returns: the driver's algorithm."""
-        recipe, training = self.recipe, self.recipe.training
-        algorithm_cls, settings = algorithms.resolve(recipe.algorithm, "algorithm")
-        driver_algorithm = algorithm_cls(settings)
-        check_multi_update(driver_algorithm, training.num_updates_per_batch)
-        updates = training.num_mini_batches * training.num_updates_per_batch
-        self.backend = remote(
-            FSDPBackend,
-            remote(DiffusionBundle, self.source_model, recipe.model),
-            recipe.fsdp,
-            recipe.optimizer,
-            recipe.scheduler,
-            recipe.lora,
-            total_steps=self.total_steps * updates,
-            seed=recipe.seed,
-            with_reference=driver_algorithm.needs_reference,
-            ema_cfg=recipe.ema,
-        )
-        algorithm = remote(algorithm_cls, settings)
-        options = {
-            "micro_batch_size": recipe.placement.micro_batch_size,
-            "num_mini_batches": training.num_mini_batches,
-            "num_updates_per_batch": training.num_updates_per_batch,
-            "max_grad_norm": training.max_grad_norm,
-        }
-        sde = getattr(settings, "sde", None)
+        recipe = self.recipe
+        driver_algorithm, algorithm = wire_algorithm(recipe)
+        bundle = remote(DiffusionBundle, self.source_model, recipe.model)
+        with_reference = driver_algorithm.needs_reference
+        self.backend = wire_backend(recipe, bundle, self.total_steps, with_reference=with_reference)
+        sde, options = getattr(driver_algorithm.config, "sde", None), stack_options(recipe)
         if sde is None:
             stack = remote(NftStack, self.backend, algorithm, recipe.diffusion, **options)
         else:

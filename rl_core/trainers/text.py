@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from rl_core.algorithms import algorithms
 from rl_core.data_proto import DataProto
 from rl_core.distributed import DataProtoRef, Remote, placement, remote
 from rl_core.distributed.weight_sync import WeightSync
@@ -17,11 +16,11 @@ from rl_core.rollout.dedicated import DedicatedEngine
 from rl_core.rollout.engine import RolloutEngine
 from rl_core.train.critic import CriticBundle, CriticStack
 from rl_core.train.fsdp import FSDPBackend
-from rl_core.train.segments import check_multi_update
 from rl_core.train.stack import TrainStack
 from rl_core.train.wire import WeightVersion
 from rl_core.trainers.base import Critic, Track, Trainer
 from rl_core.trainers.rewards import add_scores
+from rl_core.trainers.wiring import stack_options, updates_per_step, wire_algorithm, wire_backend
 from schemas.rollout import EngineKind, SyncMode
 
 
@@ -73,44 +72,26 @@ class TextTrainer(Trainer):
 
     def _training_side(self) -> None:
         """Model, backend, algorithm and stack."""
-        recipe, training = self.recipe, self.recipe.training
-        algorithm_cls, algorithm_config = algorithms.resolve(recipe.algorithm, "algorithm")
-        driver_algorithm = algorithm_cls(algorithm_config)
-        check_multi_update(driver_algorithm, training.num_updates_per_batch)
-        updates = training.num_mini_batches * training.num_updates_per_batch
+        recipe = self.recipe
+        driver_algorithm, algorithm = wire_algorithm(recipe)
         bundle = remote(ModelBundle, self.source_model, recipe.model)
-        self.backend = remote(
-            FSDPBackend,
-            bundle,
-            recipe.fsdp,
-            recipe.optimizer,
-            recipe.scheduler,
-            recipe.lora,
-            total_steps=self.total_steps * updates,
-            seed=recipe.seed,
-            with_reference=self.keeps_reference(driver_algorithm),
-            ema_cfg=recipe.ema,
-        )
-        algorithm = remote(algorithm_cls, algorithm_config)
+        with_reference = self.keeps_reference(driver_algorithm)
+        self.backend = wire_backend(recipe, bundle, self.total_steps, with_reference=with_reference)
         stack = remote(
             TrainStack,
             self.backend,
             algorithm,
-            micro_batch_size=recipe.placement.micro_batch_size,
             max_tokens_per_micro_batch=recipe.placement.max_tokens_per_micro_batch,
-            num_mini_batches=training.num_mini_batches,
-            num_updates_per_batch=training.num_updates_per_batch,
-            max_grad_norm=training.max_grad_norm,
             temperature=self.temperature,
             max_length=recipe.rollout.max_new_tokens,
+            **stack_options(recipe),
         )
         critic = self._critic(algorithm) if driver_algorithm.needs_critic else None
         self.tracks = {self.track: Track(driver_algorithm, stack, algorithm, critic)}
 
     def _critic(self, algorithm: Remote) -> Critic:
         """The value model, beside the policy in the same processes."""
-        recipe, training, model = self.recipe, self.recipe.training, self.recipe.value_model
-        updates = training.num_mini_batches * training.num_updates_per_batch
+        recipe, model = self.recipe, self.recipe.value_model
         backend = remote(
             FSDPBackend,
             remote(CriticBundle, self.source_model, recipe.model),
@@ -118,7 +99,7 @@ class TextTrainer(Trainer):
             model.optimizer,
             model.scheduler,
             model.lora,
-            total_steps=self.total_steps * updates,
+            total_steps=self.total_steps * updates_per_step(recipe),
             seed=recipe.seed,
             with_reference=False,
         )
@@ -126,11 +107,8 @@ class TextTrainer(Trainer):
             CriticStack,
             backend,
             algorithm,
-            micro_batch_size=recipe.placement.micro_batch_size,
             max_tokens_per_micro_batch=recipe.placement.max_tokens_per_micro_batch,
-            num_mini_batches=training.num_mini_batches,
-            num_updates_per_batch=training.num_updates_per_batch,
-            max_grad_norm=model.max_grad_norm,
+            **stack_options(recipe) | {"max_grad_norm": model.max_grad_norm},
         )
         return Critic(stack, backend)
 
