@@ -4,14 +4,16 @@ Weights stay in `model_dir` (an "external" model to MLflow: no copy of gigabytes
 their held-out metrics tied to the evaluated dataset, and the tags from which `lineage.trace` walks back to the rows.
 
 MLflow's own store looks up `models:/<id>` through the process-wide tracking URI, whatever client asked, so
-`register_version` sets that URI to the run's.
+`register_version` sets that URI to the run's while it works.
 """
 
 import getpass
 import json
+import os
 import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -90,9 +92,15 @@ def register_version(
     known = _version_of_checkpoint(run.client, name, run.run_id, all_tags["checkpoint"])
     if known is not None:
         return int(known.version)
-    mlflow.set_tracking_uri(run.tracking_uri)
+    with _process_wide(run.tracking_uri):
+        return _register_new(run, name, metrics, eval_dataset, all_tags)
+
+
+def _register_new(
+    run: TrackingRun, name: str, metrics: Mapping[str, float], eval_dataset: LoggedDataset, tags: dict[str, str]
+) -> int:
     model_id = mlflow.create_external_model(
-        name, source_run_id=run.run_id, tags=all_tags, experiment_id=run.experiment_id
+        name, source_run_id=run.run_id, tags=tags, experiment_id=run.experiment_id
     ).model_id
     for key, value in metrics.items():
         run.client.log_metric(
@@ -110,9 +118,22 @@ def register_version(
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
     created = run.client.create_model_version(
-        name, source=f"models:/{model_id}", run_id=run.run_id, tags=all_tags, model_id=model_id
+        name, source=f"models:/{model_id}", run_id=run.run_id, tags=tags, model_id=model_id
     )
     return int(created.version)
+
+
+@contextmanager
+def _process_wide(tracking_uri: str) -> Iterator[None]:
+    """MLflow also writes the URI to the environment, where child processes would take it for the user's wish."""
+    before = os.environ.get("MLFLOW_TRACKING_URI")
+    mlflow.set_tracking_uri(tracking_uri)
+    try:
+        yield
+    finally:
+        mlflow.set_tracking_uri(before or "")
+        if before is None:
+            os.environ.pop("MLFLOW_TRACKING_URI", None)
 
 
 def champion(tracking_uri: str, name: str) -> RegisteredVersion | None:

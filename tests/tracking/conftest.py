@@ -1,6 +1,5 @@
 """A real MLflow database for these tests: made once, because its first tables take seconds."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -21,13 +20,9 @@ class Tracking:
 
 
 @pytest.fixture(scope="session")
-def tracking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tracking]:
-    import mlflow
-
+def tracking(tmp_path_factory: pytest.TempPathFactory) -> Tracking:
     folder = tmp_path_factory.mktemp("mlflow")
-    before = mlflow.get_tracking_uri()
-    yield Tracking(f"sqlite:///{folder}/store/mlflow.db", folder / "artifacts", count())
-    mlflow.set_tracking_uri(before)
+    return Tracking(f"sqlite:///{folder}/store/mlflow.db", folder / "artifacts", count())
 
 
 @pytest.fixture
