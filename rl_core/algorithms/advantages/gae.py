@@ -33,8 +33,10 @@ def gae(
     advantages_BT, returns_BT = rewards_BT.new_empty((2, *rewards_BT.shape), dtype=dtype)
     tensors = (rewards_BT.to(dtype), values_BT.to(dtype), kept_BT, advantages_BT, returns_BT)
     num_rows = max(1, PART_ELEMENTS // max(1, kept_BT.shape[1]))
+    # Fresh memory costs more than the sums: the parts take turns in one spare piece.
+    spare_2BT = advantages_BT.new_empty((2, *advantages_BT[:num_rows].shape))
     for part in zip(*(tensor.split(num_rows) for tensor in tensors), strict=True):
-        _gae_rows(*part, gamma=gamma, lam=lam)
+        _gae_rows(*part, spare_2BT[:, : len(part[0])], gamma=gamma, lam=lam)
     return advantages_BT, returns_BT
 
 
@@ -44,19 +46,20 @@ def _gae_rows(
     kept_BT: Tensor,
     advantages_BT: Tensor,
     returns_BT: Tensor,
+    spare_2BT: Tensor,
     *,
     gamma: float,
     lam: float,
 ) -> None:
-    """`gae` of a few rows, into the last two tensors."""
+    """`gae` of a few rows, into `advantages_BT` and `returns_BT`."""
     import torch
 
     kept = Kept(kept_BT, rewards_BT.dtype)
-    values_BT = kept.zeroed(values_BT)
+    values_BT, rewards_BT = kept.zeroed(values_BT, spare_2BT[0]), kept.zeroed(rewards_BT, spare_2BT[1])
     front_values_BT = kept.to_front(values_BT)
-    deltas_BT = kept.to_front(kept.zeroed(rewards_BT)).sub_(front_values_BT)
+    deltas_BT = kept.to_front(rewards_BT).sub_(front_values_BT)
     deltas_BT[:, :-1].add_(front_values_BT[:, 1:], alpha=gamma)
-    advantages_BT.copy_(kept.from_front(discounted_sums(deltas_BT, gamma * lam)))
+    kept.from_front(discounted_sums(deltas_BT, gamma * lam, out=advantages_BT))
     torch.add(advantages_BT, values_BT, out=returns_BT)
 
 

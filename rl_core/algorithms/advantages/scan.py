@@ -19,20 +19,23 @@ if TYPE_CHECKING:
 BLOCK = 16
 
 
-def discounted_sums(values_BT: Tensor, decay: float) -> Tensor:
-    """y_t = x_t + decay y_(t+1), [B, T], in the dtype of the values."""
+def discounted_sums(values_BT: Tensor, decay: float, out: Tensor | None = None) -> Tensor:
+    """y_t = x_t + decay y_(t+1), [B, T], in the dtype of the values. Args: out: contiguous, of the values' shape."""
     import torch
 
     num_rows, length = values_BT.shape
+    out = torch.empty_like(values_BT) if out is None else out
     if length <= BLOCK:
-        return values_BT @ _powers(decay, length, values_BT.dtype, values_BT.device)[1]
+        return torch.mm(values_BT, _powers(decay, length, values_BT.dtype, values_BT.device)[1], out=out)
     if rest := -length % BLOCK:
-        values_BT = torch.nn.functional.pad(values_BT, (0, rest))
+        padded_BT = torch.nn.functional.pad(values_BT, (0, rest))
+        return out.copy_(discounted_sums(padded_BT, decay)[:, :length])
     powers_K, within_KK = _powers(decay, BLOCK, values_BT.dtype, values_BT.device)
-    sums_BNK = (values_BT.reshape(-1, BLOCK) @ within_KK).view(num_rows, -1, BLOCK)
-    heads_BN = discounted_sums(sums_BNK[:, :, 0], decay**BLOCK)
+    torch.mm(values_BT.reshape(-1, BLOCK), within_KK, out=out.view(-1, BLOCK))
+    sums_BNK = out.view(num_rows, -1, BLOCK)
+    heads_BN = discounted_sums(sums_BNK[:, :, 0].contiguous(), decay**BLOCK)
     sums_BNK[:, :-1].addcmul_(heads_BN[:, 1:, None], powers_K)
-    return sums_BNK.view(num_rows, -1)[:, :length]
+    return out
 
 
 @lru_cache(maxsize=64)
@@ -60,12 +63,15 @@ class Kept:
         self._bits_BT = kept_BT.view(torch.int8).neg().to(self._whole)
         self._places = _front_places(kept_BT) if _has_gaps(kept_BT) else None
 
-    def zeroed(self, values_BT: Tensor) -> Tensor:
-        """The values at these places and 0 elsewhere, whatever stands there.
+    def zeroed(self, values_BT: Tensor, out: Tensor) -> Tensor:
+        """The values at these places and 0 elsewhere, whatever stands there. Returns: `out`.
 
         The bits are blanked: several times faster than a choice place by place.
         """
-        return (values_BT.view(self._whole) & self._bits_BT).view(values_BT.dtype)
+        import torch
+
+        torch.bitwise_and(values_BT.view(self._whole), self._bits_BT, out=out.view(self._whole))
+        return out
 
     def to_front(self, values_BT: Tensor) -> Tensor:
         """The values at these places, in order, then 0. Args: values_BT: 0 at other places."""
@@ -74,14 +80,13 @@ class Kept:
         front = values_BT.new_zeros(values_BT.numel() + 1)
         return front.scatter_(0, self._places, values_BT.reshape(-1))[:-1].view(values_BT.shape)
 
-    def from_front(self, front_BT: Tensor) -> Tensor:
-        """The inverse: 0 at other places. Args: front_BT: 0 behind the front."""
+    def from_front(self, front_BT: Tensor) -> None:
+        """The inverse, in place: 0 at other places. Args: front_BT: 0 behind the front."""
         import torch
 
-        if self._places is None:
-            return front_BT
-        front = torch.nn.functional.pad(front_BT.reshape(-1), (0, 1))
-        return front.index_select(0, self._places).view(front_BT.shape)
+        if self._places is not None:
+            front = torch.nn.functional.pad(front_BT.reshape(-1), (0, 1))
+            torch.index_select(front, 0, self._places, out=front_BT.view(-1))
 
 
 def _has_gaps(kept_BT: Tensor) -> bool:
