@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from flows.data_cli import data, validate
+from flows.doctor_cli import doctor
 from flows.models_cli import lineage, promote, reproduce
 from flows.prep_cli import make_fixture, prep
 from flows.reports_cli import compare, report
@@ -26,6 +27,7 @@ app.command()(validate)
 app.command()(prep)
 app.command()(serve_search)
 app.command()(serve_rewards)
+app.command()(doctor)
 app.command()(up)
 app.command()(status)
 app.command()(down)
@@ -86,10 +88,10 @@ def recipes() -> None:
 
 def main() -> None:
     """Entry point: what a person can put right ends with its message alone and exit code 2."""
-    Home.default().activate()
     # A recipe may name a class in a module of the current folder, where Ray's workers look too.
     sys.path.append(os.getcwd())
     try:
+        Home.default().activate()
         app()
     except UserError as error:
         if "--debug" in sys.argv:

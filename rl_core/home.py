@@ -5,6 +5,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from rl_core.errors import StorageError
 from rl_core.running import find_process
 
 
@@ -92,6 +93,13 @@ class Home:
         return {key: os.environ.get(key, value) for key, value in defaults.items()}
 
     def activate(self) -> None:
-        """Create the folder and export `environment()`, before Prefect, Ray or MLflow is imported."""
-        self.root.mkdir(parents=True, exist_ok=True)
+        """Create the folder and export `environment()`, before Prefect, Ray or MLflow is imported.
+
+        Raises: StorageError when the folder cannot be made.
+        """
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            reason = f"{error.strerror}; set RL_TRAIN_HOME to a folder of your own"
+            raise StorageError(f"cannot make {self.root}: {reason}") from error
         os.environ.update(self.environment())

@@ -22,7 +22,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ),
     ("rl_core.models", "rl_core.train", "rl_core.rollout"),
     ("rl_core.distributed", "rl_core.tracking"),
-    ("rl_core.trainers", "rl_core.evaluation", "rl_core.reporting", "rl_core.services"),
+    ("rl_core.trainers", "rl_core.evaluation", "rl_core.reporting", "rl_core.services", "rl_core.doctor"),
     ("tasks",),
     ("flows",),
     ("deployments",),

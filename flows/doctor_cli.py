@@ -1,0 +1,55 @@
+"""`rl-train doctor`: what this machine lacks, each finding with its mend."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rl_core.home import Home
+
+if TYPE_CHECKING:
+    from rl_core.doctor.finding import Finding
+
+SOMETHING_IS_WRONG = 1
+_COLOURS = {"good": "green", "warning": "yellow", "problem": "red"}
+
+
+class DoctorFormat(StrEnum):
+    """How findings are printed."""
+
+    TEXT = "text"
+    """For people."""
+    JSON = "json"
+    """One list of objects."""
+
+
+def doctor(
+    format: Annotated[DoctorFormat, typer.Option(help="How to print the findings")] = DoctorFormat.TEXT,
+) -> None:
+    """Look at packages, devices, memory, disk, services and sandbox; exit code 1 when something does not work."""
+    from rl_core.doctor.examination import examine
+    from rl_core.doctor.finding import Level
+
+    found = []
+    for finding in examine(Home.default()):
+        found.append(finding)
+        if format is DoctorFormat.TEXT:
+            _print(finding)
+    if format is DoctorFormat.JSON:
+        typer.echo(json.dumps([asdict(finding) for finding in found], indent=2))
+    else:
+        counts = {level: sum(finding.level is level for finding in found) for level in Level}
+        typer.echo(", ".join(f"{count} {level}" for level, count in counts.items()))
+    if any(finding.level is Level.PROBLEM for finding in found):
+        raise typer.Exit(SOMETHING_IS_WRONG)
+
+
+def _print(finding: Finding) -> None:
+    level = typer.style(f"{finding.level:8}", fg=_COLOURS[finding.level])
+    typer.echo(f"{level} {finding.name:26} {finding.found}")
+    if finding.mend:
+        typer.echo(f"{'':8} {'':26} → {finding.mend}")

@@ -1,0 +1,21 @@
+"""Everything that is looked at, in the order in which it is put right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rl_core.doctor.finding import Finding
+from rl_core.doctor.machine import examine_machine
+from rl_core.doctor.network import examine_network
+from rl_core.doctor.packages import examine_packages
+from rl_core.doctor.sandbox import examine_sandbox
+from rl_core.home import Home
+from rl_core.services.catalogue import REPOSITORY
+
+
+def examine(home: Home) -> Iterator[Finding]:
+    """Look at everything; each finding comes as soon as it is known."""
+    yield from examine_packages(REPOSITORY)
+    yield from examine_machine(home)
+    yield from examine_network(home)
+    yield examine_sandbox()

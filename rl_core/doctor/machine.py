@@ -1,0 +1,156 @@
+"""Devices, memory, disk, and whether the folders in use can be written to and locked."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import psutil
+from filelock import FileLock
+
+from rl_core.doctor.finding import Finding, good, problem, warning
+from rl_core.home import Home
+
+AREA = "machine"
+GIB = 2**30
+LITTLE_MEMORY, TOO_LITTLE_MEMORY = 4 * GIB, 2 * GIB
+"""Of memory: SmolLM2-135M with LoRA trains in two; Prefect, MLflow and Ray want another one or two."""
+LITTLE_DISK, TOO_LITTLE_DISK = 10 * GIB, 2 * GIB
+FULL_PERCENT = 95
+"""Ray stops to write objects to a disk that is fuller than this."""
+BUSY = 1.5
+"""Runnable processes per core above which training waits for others."""
+LITTLE_SHARED_MEMORY = GIB
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def examine_machine(home: Home) -> Iterator[Finding]:
+    """What computes, remembers and stores. Writes (and removes) small files in the home and the temporary folder."""
+    yield cores()
+    yield accelerators()
+    yield memory(psutil.virtual_memory().available, _cgroup_room(_CGROUP))
+    if (shared := Path("/dev/shm")).is_dir():
+        yield shared_memory(shutil.disk_usage(shared).free)
+    places = {"home": home.root, "temporary folder": Path(tempfile.gettempdir())}
+    for name, folder in places.items():
+        yield writing(name, folder)
+        yield disk(name, folder)
+    yield locking(home.root)
+
+
+def cores() -> Finding:
+    """How many this process may use, and whether others use them."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    load = os.getloadavg()[0]
+    found = f"{usable} usable, load {load:.1f}"
+    if load > BUSY * usable:
+        return warning(AREA, "cores", found, "wait for what else runs (`top`), or expect steps to take longer")
+    return good(AREA, "cores", found)
+
+
+def accelerators() -> Finding:
+    """What torch can compute on besides the CPU."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return good(AREA, "accelerators", "none; the profile `cpu` is for this machine")
+    devices = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+    named = ", ".join(f"{device.name} ({device.total_memory / GIB:.0f} GiB)" for device in devices)
+    return good(AREA, "accelerators", f"{len(devices)}: {named}")
+
+
+def memory(available: int, allowed: int | None) -> Finding:
+    """Args: available: bytes that are free on the machine. allowed: bytes left of this process's limit."""
+    room = available if allowed is None else min(available, allowed)
+    found = f"{room / GIB:.1f} GiB available" + ("" if allowed is None else f" (limit leaves {allowed / GIB:.1f} GiB)")
+    if room < TOO_LITTLE_MEMORY:
+        return problem(AREA, "memory", found, "end what else runs; the smallest language model needs 2 GiB")
+    if room < LITTLE_MEMORY:
+        return warning(AREA, "memory", found, "set placement.micro_batch_size=1, or end what else runs")
+    return good(AREA, "memory", found)
+
+
+def shared_memory(free: int) -> Finding:
+    """Args: free: bytes in /dev/shm, where Ray keeps what workers hand each other."""
+    found = f"{free / GIB:.1f} GiB in /dev/shm"
+    if free < LITTLE_SHARED_MEMORY:
+        return warning(AREA, "shared memory", found, "give a container more: docker run --shm-size=4g")
+    return good(AREA, "shared memory", found)
+
+
+def disk(name: str, folder: Path) -> Finding:
+    """Room for checkpoints, exports and Ray's objects."""
+    usage = shutil.disk_usage(_nearest(folder))
+    percent = 100 * (1 - usage.free / usage.total)
+    found = f"{usage.free / GIB:.1f} GiB free of {usage.total / GIB:.0f} at {folder} ({percent:.0f} % used)"
+    mend = f"remove old runs, or set {'RL_TRAIN_HOME' if name == 'home' else 'TMPDIR'} to a larger disk"
+    if usage.free < TOO_LITTLE_DISK:
+        return problem(AREA, f"disk of {name}", found, mend)
+    if usage.free < LITTLE_DISK or percent > FULL_PERCENT:
+        return warning(AREA, f"disk of {name}", found, mend)
+    return good(AREA, f"disk of {name}", found)
+
+
+def writing(name: str, folder: Path) -> Finding:
+    """Whether a file can be written there, by doing it."""
+    mend = f"set {'RL_TRAIN_HOME' if name == 'home' else 'TMPDIR'} to a folder of your own, or change its owner"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".rl-train-doctor-") as file:
+            file.write(b"written")
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        return problem(AREA, f"writing to {name}", f"{folder}: {error.strerror or error}", mend)
+    return good(AREA, f"writing to {name}", f"{folder} takes files")
+
+
+def locking(folder: Path) -> Finding:
+    """Whether SQLite and file locks work there; on some network file systems they do not."""
+    mend = "put RL_TRAIN_HOME on a local disk, or use PostgreSQL and an MLflow server (docs/operating.md)"
+    try:
+        with (
+            tempfile.TemporaryDirectory(dir=folder, prefix=".rl-train-doctor-") as scratch,
+            FileLock(Path(scratch) / "lock", timeout=1),
+            closing(_database(scratch)) as first,
+            closing(_database(scratch)) as second,
+        ):
+            first.execute("BEGIN IMMEDIATE")
+            locked = _is_refused(second)
+    except (OSError, sqlite3.Error) as error:
+        return problem(AREA, "locks in home", f"{folder}: {error}", mend)
+    if not locked:
+        return problem(AREA, "locks in home", f"{folder}: two writers were let into one SQLite database", mend)
+    return good(AREA, "locks in home", "file locks and SQLite work")
+
+
+def _database(folder: str) -> sqlite3.Connection:
+    return sqlite3.connect(Path(folder) / "trial.db", timeout=0, isolation_level=None)
+
+
+def _is_refused(connection: sqlite3.Connection) -> bool:
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+    except sqlite3.OperationalError:
+        return True
+    return False
+
+
+def _cgroup_room(root: Path) -> int | None:
+    """Bytes left below a container's limit; None without one."""
+    try:
+        limit = (root / "memory.max").read_text().strip()
+        used = int((root / "memory.current").read_text())
+    except (OSError, ValueError):
+        return None
+    return None if limit == "max" else int(limit) - used
+
+
+def _nearest(folder: Path) -> Path:
+    """The folder, or the nearest one above it that is there."""
+    return next(one for one in (folder, *folder.parents) if one.exists())

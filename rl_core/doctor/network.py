@@ -1,0 +1,82 @@
+"""The loopback address, the usual ports, proxies, and the services that `up` or somebody else started."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from urllib.request import getproxies, proxy_bypass
+
+from rl_core.doctor.finding import Finding, good, problem
+from rl_core.home import Home
+from rl_core.services import catalogue
+from rl_core.services.exposure import LOCALHOST
+from rl_core.services.service import State
+from rl_core.services.stack import Stack, Status
+
+AREA = "services"
+
+
+def examine_network(home: Home) -> Iterator[Finding]:
+    """Whether services can be started and reached, and whether those that were started still answer."""
+    started = Stack(home, print).status()
+    yield loopback()
+    yield proxies()
+    own = {one.record.url for one in started if one.record and one.state is not State.STOPPED}
+    for name, usual in catalogue.USUAL_PORTS.items():
+        if f"http://{LOCALHOST}:{usual}" not in own:
+            yield port(name, usual)
+    yield from map(service, started)
+    if not started:
+        yield good(AREA, "services", "none started; `rl-train up` starts them, and runs work without")
+    for variable, path in (("PREFECT_API_URL", "health"), ("MLFLOW_TRACKING_URI", "health")):
+        url = os.environ.get(variable, "")
+        if url.startswith("http"):
+            yield server(variable, url, f"{url.rstrip('/')}/{path}")
+
+
+def loopback() -> Finding:
+    """Whether a port of this machine can be listened on and reached."""
+    try:
+        with socket.create_server((LOCALHOST, 0)) as listener, socket.create_connection(listener.getsockname(), 2):
+            return good(AREA, "loopback", f"{LOCALHOST} can be listened on and reached")
+    except OSError as error:
+        return problem(AREA, "loopback", f"{LOCALHOST}: {error}", "bring up the interface: ip link set lo up")
+
+
+def proxies() -> Finding:
+    """Whether requests to this machine's own servers would go to a proxy."""
+    if any(name in getproxies() for name in ("http", "all")) and not proxy_bypass(LOCALHOST):
+        mend = f"export NO_PROXY={LOCALHOST},localhost"
+        return problem(AREA, "proxies", "a proxy is set for http, and this machine's own addresses go through it", mend)
+    return good(AREA, "proxies", "none between this machine and itself")
+
+
+def port(name: str, number: int) -> Finding:
+    """Whether the usual port of a server is free."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOCALHOST, number))
+        except OSError as error:
+            taken = f"{number} cannot be used ({error.strerror}); `rl-train up` takes a free one"
+            return good(AREA, f"port of {name}", taken)
+    return good(AREA, f"port of {name}", f"{number} is free")
+
+
+def service(one: Status) -> Finding:
+    """What became of a service that `up` started."""
+    log = one.record.log if one.record else ""
+    if one.state is State.RUNNING:
+        return good(AREA, one.name, f"runs at {one.record.url}" if one.record else "runs")
+    if one.state is State.SILENT:
+        mend = f"look into {log}; rl-train down, rl-train up"
+        return problem(AREA, one.name, "its process is there and does not answer", mend)
+    return problem(AREA, one.name, "was started and has ended by itself", f"look into {log}; rl-train up")
+
+
+def server(variable: str, url: str, health: str) -> Finding:
+    """Whether a server that the environment names answers."""
+    if catalogue.answers(health):
+        return good(AREA, variable, f"{url} answers")
+    return problem(AREA, variable, f"{url} does not answer", f"start that server, or unset {variable}")
