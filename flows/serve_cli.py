@@ -50,8 +50,8 @@ def _reward_blocks(path: Path) -> tuple[list[dict[str, Any]], RewardServiceConfi
     from pydantic import ValidationError
 
     from rl_core.errors import RecipeError
-    from rl_core.recipes import merge_overrides, read_yaml, resolved
     from rl_core.registry import describe_validation_error
+    from rl_core.settings_files import merge_overrides, read_yaml, resolved
     from schemas.rewards import RewardServiceConfig
 
     if not path.is_file():

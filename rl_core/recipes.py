@@ -5,16 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 from pydantic import BaseModel, ValidationError
 
 from rl_core.errors import RecipeError, UserError
 from rl_core.registry import describe_validation_error, nearest
+from rl_core.settings_files import DEPLOYMENTS, merge_overrides, read_yaml, resolved
 from schemas.preference import PairSource
 from schemas.recipe import Domain, Recipe
-
-DEPLOYMENTS = Path(__file__).resolve().parent.parent / "deployments"
 
 
 def recipe_names() -> list[str]:
@@ -135,48 +132,8 @@ def _located(message: str, where: str) -> str:
     return "\n".join(f"{where}: {line}" for line in message.splitlines())
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file, interpolations as written. Raises: RecipeError."""
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise RecipeError(f"{path}: not valid YAML: {error}") from error
-    if not isinstance(values, dict):
-        raise RecipeError(f"{path}: a recipe is a mapping of keys, got {type(values).__name__}")
-    return values
-
-
 def _read_profile(name: str) -> dict[str, Any]:
     path = DEPLOYMENTS / "profiles" / f"{name}.yaml"
     if not path.is_file():
         raise RecipeError(f"unknown profile {name!r}{nearest(name, profile_names())}")
     return resolved(merge_overrides(read_yaml(path), (), path), path)
-
-
-def merge_overrides(values: dict[str, Any], overrides: Sequence[str], path: Path) -> Any:
-    """The mapping with dotted assignments on top, as an OmegaConf object. Raises: RecipeError."""
-    try:
-        base: Any = OmegaConf.create(values)
-    except OmegaConfBaseException as error:
-        raise RecipeError(f"{path}: {str(error).splitlines()[0]}") from error
-    for text in overrides:
-        key, sep, _ = text.partition("=")
-        if not sep or not key.strip():
-            raise RecipeError(f"override {text!r} is not of the form key.subkey=value")
-        try:
-            base = OmegaConf.merge(base, OmegaConf.from_dotlist([text]))
-        except (OmegaConfBaseException, yaml.YAMLError) as error:
-            raise RecipeError(f"override {text!r}: {str(error).splitlines()[0]}") from error
-    return base
-
-
-def resolved(config: Any, path: Path) -> dict[str, Any]:
-    """Plain values, every interpolation resolved. Raises: RecipeError naming the key and what it lacks."""
-    try:
-        values = OmegaConf.to_container(config, resolve=True)
-    except OmegaConfBaseException as error:
-        reason = str(error).splitlines()[0].rpartition("interpolation: ")[2].strip('"')
-        raise RecipeError(f"{path}: {error.full_key}: {reason}; set it, or write ${{oc.env:NAME,default}}") from error
-    if not isinstance(values, dict):
-        raise RecipeError(f"{path}: a recipe is a mapping of keys, got {type(values).__name__}")
-    return {str(key): value for key, value in values.items()}

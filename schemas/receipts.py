@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 class Receipt(BaseModel):
     """Base of all receipts: immutable, JSON round trip, unknown keys refused."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class Rejection(Receipt):

@@ -18,8 +18,8 @@ from rl_core.data.prep.inputs import fingerprint_all
 from rl_core.data.raw_dir import ensure_raw_dir, recorded_revision
 from rl_core.errors import RecipeError
 from rl_core.home import Home
-from rl_core.recipes import DEPLOYMENTS, merge_overrides, read_yaml, resolved
 from rl_core.registry import describe_validation_error, nearest
+from rl_core.settings_files import DEPLOYMENTS, merge_overrides, read_yaml, resolved
 from schemas.receipts import PrepReceipt, SourceFile
 
 
