@@ -19,6 +19,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "rl_core.rewards",
         "rl_core.data",
         "rl_core.recipes",
+        "rl_core.settings_files",
     ),
     ("rl_core.models", "rl_core.train", "rl_core.rollout"),
     ("rl_core.distributed", "rl_core.tracking"),
