@@ -1,8 +1,8 @@
-"""Four algorithms on the recipe `text`, one after the other: sampled reward and held-out accuracy in one picture.
+"""Several algorithms on one recipe, one after the other: sampled reward and held-out score in one picture.
 
-    python -m benchmarks.curves [--home FOLDER] [--algorithms grpo dapo rloo gspo] [OVERRIDE ...]
+    python -m benchmarks.curves [--recipe text|diffusion] [--home FOLDER] [--algorithms NAME ...] [OVERRIDE ...]
 
-Each is `rl-train run text algorithm={name: ...}` with the same data, seed and number of steps; a run that is there
+Each is `rl-train run RECIPE algorithm={name: ...}` with the same data, seed, samples and steps; a run that is there
 already is continued or read, never repeated. The numbers come from MLflow. Each takes some minutes on an idle machine.
 """
 
@@ -19,10 +19,42 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from mlflow import MlflowClient
 
-ALGORITHMS = ("grpo", "dapo", "rloo", "gspo")
-STEPS = ("training.num_iterations=5", "training.steps_per_iteration=2", "evaluation.eval_every=1")
-PICTURE = Path(__file__).resolve().parents[1] / "docs" / "images" / "algorithm-curves.png"
-SAMPLED, HELD_OUT = "reward_mean", "eval/accuracy"
+IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
+SAMPLED = "reward_mean"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What is compared on a recipe, and by what."""
+
+    algorithms: dict[str, tuple[str, ...]]
+    """Overrides of each, besides its name."""
+    shared: tuple[str, ...]
+    held_out: str
+    """MLflow's name of the score."""
+    title: str
+    picture: Path
+
+
+COMPARISONS = {
+    "text": Comparison(
+        {"grpo": (), "dapo": (), "rloo": (), "gspo": ()},
+        ("training.num_iterations=5", "training.steps_per_iteration=2", "evaluation.eval_every=1"),
+        "eval/accuracy",
+        "Held-out accuracy, greedy",
+        IMAGES / "algorithm-curves.png",
+    ),
+    "diffusion": Comparison(
+        {
+            "flow_grpo": (),
+            "diffusion_nft": ("ema_full={decay: 0.5, warmup: ramp, ramp_step: 0.02, mirror: true, rollout: true}",),
+        },
+        ("training.num_iterations=6", "training.steps_per_iteration=5", "evaluation.eval_every=1"),
+        "eval/judge_independent",
+        "Held-out score of the judge that was not trained on",
+        IMAGES / "diffusion-algorithm-curves.png",
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -33,31 +65,32 @@ class Learnt:
     held_out: list[tuple[int, float]]
 
 
-def run_of(algorithm: str) -> str:
-    """The recipe's name for an algorithm's run, by which MLflow knows it."""
-    return f"curve-{algorithm.replace('_', '-')}"
+def run_of(recipe: str, algorithm: str) -> str:
+    """The name of an algorithm's run, by which MLflow knows it."""
+    return f"curve-{recipe}-{algorithm.replace('_', '-')}"
 
 
-def train(algorithm: str, home: Path, overrides: list[str]) -> None:
+def train(recipe: str, algorithm: str, home: Path, overrides: list[str]) -> None:
     """Run the recipe to its end. Raises: CalledProcessError when it fails."""
-    chosen = [f"name={run_of(algorithm)}", f"algorithm={{name: {algorithm}}}", *STEPS, *overrides]
-    environment = os.environ | {"RL_TRAIN_HOME": str(home)}
-    subprocess.run([sys.executable, "-m", "flows.cli", "run", "text", *chosen], check=True, env=environment)
+    compared = COMPARISONS[recipe]
+    own = [f"name={run_of(recipe, algorithm)}", f"algorithm={{name: {algorithm}}}", *compared.algorithms[algorithm]]
+    command = [sys.executable, "-m", "flows.cli", "run", recipe, *own, *compared.shared, *overrides]
+    subprocess.run(command, check=True, env=os.environ | {"RL_TRAIN_HOME": str(home)})
 
 
-def learnt(algorithm: str, client: MlflowClient) -> Learnt:
+def learnt(recipe: str, algorithm: str, client: MlflowClient) -> Learnt:
     """The newest run of an algorithm. Raises: LookupError when MLflow has none."""
     experiments = [experiment.experiment_id for experiment in client.search_experiments()]
-    wanted = f"params.name = '{run_of(algorithm)}'"
+    wanted = f"params.name = '{run_of(recipe, algorithm)}'"
     found = client.search_runs(experiments, wanted, order_by=["attributes.start_time DESC"], max_results=1)
     if not found:
         raise LookupError(f"MLflow has no run with {wanted}")
-    run_id = found[0].info.run_id
-    histories = [client.get_metric_history(run_id, name) for name in (SAMPLED, HELD_OUT)]
+    names = (SAMPLED, COMPARISONS[recipe].held_out)
+    histories = [client.get_metric_history(found[0].info.run_id, name) for name in names]
     return Learnt(*(sorted({point.step: point.value for point in history}.items()) for history in histories))
 
 
-def draw(runs: dict[str, Learnt], path: Path) -> None:
+def draw(runs: dict[str, Learnt], title: str, path: Path) -> None:
     """Two panels, sampled and held out, a line for each algorithm."""
     figure = Figure(figsize=(11, 4.5), dpi=100, layout="constrained")
     FigureCanvasAgg(figure)
@@ -65,8 +98,8 @@ def draw(runs: dict[str, Learnt], path: Path) -> None:
     for name, run in runs.items():
         left.plot(*zip(*run.sampled, strict=True), label=name)
         right.plot(*zip(*run.held_out, strict=True), marker="o", label=name)
-    for axes, title in ((left, "Sampled reward, mean of the step"), (right, "Held-out accuracy, greedy")):
-        axes.set(title=title, xlabel="step", ylim=(0, 1))
+    for axes, said in ((left, "Sampled reward, mean of the step"), (right, title)):
+        axes.set(title=said, xlabel="step", ylim=(0, 1))
         axes.grid(alpha=0.3)
         axes.legend()
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -77,24 +110,27 @@ def main() -> None:
     """Train what is missing, then print the first and last numbers and draw the picture."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--home", type=Path, default=Path(".rl-train"))
-    parser.add_argument("--algorithms", nargs="+", default=list(ALGORITHMS))
-    parser.add_argument("--picture", type=Path, default=PICTURE)
+    parser.add_argument("--recipe", choices=list(COMPARISONS), default="text")
+    parser.add_argument("--algorithms", nargs="+", help="of the recipe's; unset takes all")
+    parser.add_argument("--picture", type=Path, help="unset takes the one in docs/images")
     parser.add_argument("overrides", nargs="*", metavar="OVERRIDE")
     args = parser.parse_args()
     home = args.home.resolve()
-    for algorithm in args.algorithms:
-        train(algorithm, home, args.overrides)
+    compared = COMPARISONS[args.recipe]
+    names, picture = args.algorithms or list(compared.algorithms), args.picture or compared.picture
+    for name in names:
+        train(args.recipe, name, home, args.overrides)
     uri = f"sqlite:///{home / 'mlflow.db'}"
     client = MlflowClient(uri, uri)
-    runs = {algorithm: learnt(algorithm, client) for algorithm in args.algorithms}
-    draw(runs, args.picture)
+    runs = {name: learnt(args.recipe, name, client) for name in names}
+    draw(runs, compared.title, picture)
     print(f"{'algorithm':24}{'sampled, first -> last 4 steps':>34}{'held out, before -> after':>30}")
     for name, run in runs.items():
         first, last = (sum(value for _, value in part) / len(part) for part in (run.sampled[:4], run.sampled[-4:]))
         print(
             f"{name:24}{f'{first:.2f} -> {last:.2f}':>34}{f'{run.held_out[0][1]:.2f} -> {run.held_out[-1][1]:.2f}':>30}"
         )
-    print(f"picture: {args.picture}")
+    print(f"picture: {picture}")
 
 
 if __name__ == "__main__":
