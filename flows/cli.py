@@ -8,13 +8,14 @@ import typer
 
 from flows.data_cli import data, validate
 from flows.doctor_cli import doctor
-from flows.models_cli import lineage, promote, reproduce
+from flows.models_cli import evaluate, export, lineage, promote, reproduce
 from flows.prep_cli import make_fixture, prep
 from flows.reports_cli import compare, report
 from flows.serve_cli import serve_rewards, serve_search
 from flows.services_cli import down, status, up
 from rl_core.errors import UserError
 from rl_core.home import Home
+from rl_core.secrets import redact
 
 app = typer.Typer(
     help="RL post-training as Prefect flows.",
@@ -34,6 +35,8 @@ app.command()(down)
 app.command()(lineage)
 app.command()(promote)
 app.command()(reproduce)
+app.command("eval")(evaluate)
+app.command()(export)
 app.command()(report)
 app.command()(compare)
 data.command()(make_fixture)
@@ -96,7 +99,7 @@ def main() -> None:
     except UserError as error:
         if "--debug" in sys.argv:
             raise
-        typer.echo(f"error: {error}", err=True)
+        typer.echo(f"error: {redact(str(error))}", err=True)
         sys.exit(USER_ERROR)
 
 

@@ -71,14 +71,27 @@ class Display:
         title = f"{self.recipe.name}: {after.num_rows} held-out rows"
         table = score_table(title, before, after) if self._scored else accuracy_table(title, before, after)
         self.console.print(table)
-        home = Home.default()
-        for name, value in (
-            ("model", f"{receipt.name} v{receipt.version}, {receipt.reason}"),
-            ("weights", receipt.model_path),
-            ("curve", str(folder.root / "reward-curve.png")),
-            ("MLflow", f"mlflow ui --backend-store-uri {home.mlflow_uri}"),
-            ("Prefect", "prefect server start"),
-        ):
+        self._tell(
+            model=f"{receipt.name} v{receipt.version}, {receipt.reason}",
+            weights=receipt.model_path,
+            curve=str(folder.root / "reward-curve.png"),
+            MLflow=f"mlflow ui --backend-store-uri {Home.default().mlflow_uri}",
+            Prefect="prefect server start",
+        )
+
+    def evaluation(self, name: str, receipt: EvalReceipt, recorded: float | None) -> None:
+        """What one evaluation came to. Args: recorded: the accuracy of its registration, if on the same rows."""
+        measured = ", ".join(f"{score.replace('_', ' ')} {value:.3f}" for score, value in receipt.values().items())
+        interval = f"{receipt.ci_low:.3f} to {receipt.ci_high:.3f}"
+        self._tell(
+            model=name,
+            measured=f"{measured} on {receipt.num_rows} held-out rows; 95 % interval of the accuracy {interval}",
+            recorded="nothing of these rows" if recorded is None else f"accuracy {recorded:.3f} on the same rows",
+            samples=receipt.samples_path,
+        )
+
+    def _tell(self, **values: str) -> None:
+        for name, value in values.items():
             self.console.print(f"{name:8} {value}", soft_wrap=True)
 
 

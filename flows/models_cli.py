@@ -1,4 +1,4 @@
-"""`rl-train lineage`, `promote` and `reproduce`: what a person does with registered versions."""
+"""`rl-train lineage`, `promote`, `reproduce`, `eval` and `export`: what a person does with registered versions."""
 
 from pathlib import Path
 from typing import Annotated
@@ -66,3 +66,30 @@ def reproduce(
     typer.echo("; ".join(differences) or "the weights are the same, bit for bit")
     if differences:
         raise typer.Exit(DIFFERENT)
+
+
+def evaluate(
+    model: Annotated[str, typer.Argument(help="models:/NAME@champion, models:/NAME/VERSION, or as model.path")],
+    overrides: Annotated[list[str] | None, typer.Argument(help="Dotted assignments, e.g. seed=1")] = None,
+    recipe: Annotated[str | None, typer.Option(help="Whose held-out rows; unset: that of its training")] = None,
+    profile: Annotated[str | None, typer.Option(help="Placement, with --recipe: cpu, one_gpu, ...")] = None,
+    debug: Annotated[bool, typer.Option("--debug", help="Show Prefect's log and tracebacks")] = False,
+) -> None:
+    """Measure a model on a recipe's held-out rows, without any training."""
+    from flows.local_run import evaluate_locally
+
+    evaluate_locally(model, recipe, overrides or [], profile, debug=debug)
+
+
+def export(
+    model: Model,
+    version: Version = None,
+    to: Annotated[Path, typer.Option(help="New folder for weights and lineage.json")] = Path("exported"),
+) -> None:
+    """Copy a version's weights into a folder to take along, after comparing them with what was registered."""
+    from rl_core.tracking.export import export_version
+    from rl_core.tracking.lineage import trace
+
+    home = Home.default()
+    written = export_version(trace(home.mlflow_uri, model, version, ui=home.mlflow_ui), to)
+    typer.echo(f"written to {written}; model.path={written} trains on from there")

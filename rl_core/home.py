@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rl_core.errors import StorageError
 from rl_core.running import find_process
+from rl_core.secrets import redact_logs
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,11 @@ class Home:
     @property
     def runs(self) -> Path:
         return self.root / "runs"
+
+    @property
+    def evaluations(self) -> Path:
+        """A folder per evaluation without a training, named by its MLflow run."""
+        return self.root / "evaluations"
 
     @property
     def services(self) -> Path:
@@ -93,7 +99,7 @@ class Home:
         return {key: os.environ.get(key, value) for key, value in defaults.items()}
 
     def activate(self) -> None:
-        """Create the folder and export `environment()`, before Prefect, Ray or MLflow is imported.
+        """Create the folder, export `environment()` before Prefect, Ray or MLflow is imported, hide secrets in logs.
 
         Raises: StorageError when the folder cannot be made.
         """
@@ -103,3 +109,4 @@ class Home:
             reason = f"{error.strerror}; set RL_TRAIN_HOME to a folder of your own"
             raise StorageError(f"cannot make {self.root}: {reason}") from error
         os.environ.update(self.environment())
+        redact_logs()

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ValidationError
 
 from rl_core.errors import RecipeError, UserError
 from rl_core.registry import describe_validation_error, nearest
+from rl_core.secrets import redact_values
 from rl_core.settings_files import DEPLOYMENTS, merge_overrides, read_yaml, resolved
 from schemas.preference import PairSource
 from schemas.recipe import Domain, Recipe
@@ -68,9 +69,14 @@ def parse_recipe(values: dict[str, Any], where: str = "recipe") -> Recipe:
     return recipe
 
 
+def shown_values(recipe: Recipe) -> dict[str, Any]:
+    """The fully resolved recipe as plain values, without passwords and tokens: what may be written down."""
+    return redact_values(recipe.model_dump(mode="json"))
+
+
 def dump_recipe(recipe: Recipe) -> str:
-    """The fully resolved recipe as YAML."""
-    return yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    """The same as YAML."""
+    return yaml.safe_dump(shown_values(recipe), sort_keys=False, allow_unicode=True)
 
 
 def _check_plugins(recipe: Recipe) -> None:

@@ -41,6 +41,7 @@ def evaluate(plan: RunPlan, label: str, iteration: int, baseline: EvalReceipt | 
     announce(ProgressEvent("done", receipt=receipt))
     # Before the training rather than after it: a score that is not measured cannot choose the champion.
     check_scores(read_samples(receipt.samples_path), session.recipe.registration)
+    show_scores([receipt] if baseline is None else [baseline, receipt])
     if baseline is not None:
         compare(baseline, receipt)
         _show_pictures(plan, baseline, receipt)
@@ -61,10 +62,8 @@ def _show_pictures(plan: RunPlan, before: EvalReceipt, after: EvalReceipt) -> No
     artifacts.picture("sample-pictures", path, title)
 
 
-def compare(before: EvalReceipt, after: EvalReceipt) -> None:
-    """Publish both evaluations side by side, and the same questions answered before and after."""
-    rows_before, rows_after = read_samples(before.samples_path), read_samples(after.samples_path)
-    change, low, high = paired_change([row["reward"] for row in rows_before], [row["reward"] for row in rows_after])
+def show_scores(receipts: list[EvalReceipt]) -> None:
+    """Publish what evaluations came to, a row each, and the change from the first to the last."""
     table: list[dict[str, Any]] = [
         {
             "which": receipt.label,
@@ -76,10 +75,19 @@ def compare(before: EvalReceipt, after: EvalReceipt) -> None:
             "mean length": f"{receipt.mean_length:.1f}",
             "truncated": f"{receipt.truncated_share:.3f}",
         }
-        for receipt in (before, after)
+        for receipt in receipts
     ]
-    summary = f"{before.num_rows} held-out rows; mean reward changed by {change:+.3f} ({low:+.3f} to {high:+.3f})"
+    summary = f"{receipts[0].num_rows} held-out rows"
+    if len(receipts) > 1:
+        rewards = [[row["reward"] for row in read_samples(one.samples_path)] for one in (receipts[0], receipts[-1])]
+        change, low, high = paired_change(rewards[0], rewards[1])
+        summary += f"; mean reward changed by {change:+.3f} ({low:+.3f} to {high:+.3f})"
     artifacts.table("evaluation", table, summary)
+
+
+def compare(before: EvalReceipt, after: EvalReceipt) -> None:
+    """Publish the same questions answered before and after."""
+    rows_before, rows_after = read_samples(before.samples_path), read_samples(after.samples_path)
     samples = [
         {
             "prompt": prompt_text(one["prompt"]),

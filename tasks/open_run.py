@@ -4,7 +4,6 @@ from typing import Any
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
-from prefect.runtime import flow_run
 
 from rl_core.home import Home
 from rl_core.trainers import run_plan
@@ -12,6 +11,7 @@ from rl_core.trainers.retraining import origin_of
 from schemas.receipts import CacheReceipt, RunPlan, ValidationReport
 from schemas.recipe import Recipe
 from tasks import artifacts
+from tasks.flow_links import flow_run_tags
 
 
 @task(name="open-run", cache_policy=NO_CACHE)
@@ -22,8 +22,6 @@ def open_run(
 
     Args: fresh: start it anew. start_from: a folder of weights instead of the recipe's.
     """
-    url = str(flow_run.ui_url or "")  # without a server's UI Prefect builds one that begins with `None`
-    tags = {"prefect.flow_run_id": str(flow_run.id or ""), "prefect.flow_run_url": url if "://" in url else ""}
     written = Recipe.model_validate(recipe)
     plan = run_plan.open_run(
         run_plan.starting_from(written, start_from),
@@ -31,7 +29,7 @@ def open_run(
         cache,
         Home.default(),
         fresh=fresh,
-        tags=tags,
+        tags=flow_run_tags(),
         origin=origin_of(written, cache),
     )
     artifacts.link("mlflow-run", plan.mlflow_url, "MLflow run", f"MLflow run {plan.mlflow_run_id}")

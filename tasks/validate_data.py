@@ -5,7 +5,6 @@ from typing import Any
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
-from prefect.runtime import flow_run
 
 from rl_core.data.media_files import prompt_files
 from rl_core.data.prepare_pairs import files_of, pair_sources
@@ -19,6 +18,7 @@ from rl_core.trainers.progress import ProgressEvent, announce
 from schemas.receipts import ValidationReport
 from schemas.recipe import Domain, Recipe
 from tasks import artifacts
+from tasks.flow_links import flow_run_tags
 
 
 @task(name="validate-data", cache_policy=NO_CACHE)
@@ -73,6 +73,5 @@ def _publish(report: ValidationReport) -> None:
 
 
 def _log_refusal(name: str, report: ValidationReport, home: Home) -> None:
-    tags = {"prefect.flow_run_id": str(flow_run.id or ""), "prefect.flow_run_url": str(flow_run.ui_url or "")}
     location = home.mlflow_artifacts if home.mlflow_uri.startswith("sqlite") else None
-    log_refusal(home.mlflow_uri, name, report, tags=tags, artifact_location=location)
+    log_refusal(home.mlflow_uri, name, report, tags=flow_run_tags(), artifact_location=location)

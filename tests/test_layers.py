@@ -10,7 +10,15 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("schemas", "rl_core", "tasks", "flows", "deployments")
 
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("schemas", "rl_core.errors", "rl_core.registry", "rl_core.home", "rl_core.orphans", "rl_core.running"),
+    (
+        "schemas",
+        "rl_core.errors",
+        "rl_core.registry",
+        "rl_core.home",
+        "rl_core.orphans",
+        "rl_core.running",
+        "rl_core.secrets",
+    ),
     ("rl_core.data_proto", "rl_core.dispatch", "rl_core.rank_info"),
     (
         "rl_core.algorithms",

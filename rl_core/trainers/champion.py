@@ -13,6 +13,7 @@ from rl_core.evaluation.gate import Judged
 from rl_core.evaluation.runner import read_samples
 from rl_core.home import Home
 from rl_core.models.locate import locate
+from rl_core.secrets import redact_values
 from rl_core.tracking.lineage import RECIPE_ARTIFACT, read_artifact
 from rl_core.tracking.registry import RegisteredVersion, champion, registry_client
 from rl_core.trainers.run_plan import starting_from
@@ -56,7 +57,7 @@ def _recorded(
         lines = read_artifact(client, run_id, SAMPLES_ARTIFACT).splitlines()
     except StorageError:
         return None
-    if any(recipe.get(section) != plan.recipe[section] for section in _JUDGED_BY):
+    if any(recipe.get(section) != redact_values(plan.recipe[section]) for section in _JUDGED_BY):
         return None
     rows = {row["uid"]: row for row in map(json.loads, lines)}
     return [rows[row["uid"]] for row in read_samples(baseline.samples_path)]

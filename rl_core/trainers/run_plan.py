@@ -10,7 +10,7 @@ from typing import Any
 
 from rl_core.data.atomic import atomic_write_json
 from rl_core.home import Home
-from rl_core.recipes import dump_recipe
+from rl_core.recipes import dump_recipe, shown_values
 from rl_core.tracking.openings import Opening, record_opening
 from rl_core.tracking.run import TrackingRun
 from rl_core.tracking.validation import log_report
@@ -136,7 +136,7 @@ def _known_tracking_id(folder: RunFolder) -> str | None:
 
 
 def _log_inputs(tracking: TrackingRun, recipe: Recipe, report: ValidationReport, cache: CacheReceipt) -> None:
-    tracking.log_params(flatten(recipe.model_dump(mode="json")))
+    tracking.log_params(flatten(shown_values(recipe)))
     tracking.log_text(dump_recipe(recipe), "recipe.yaml")
     log_report(tracking, report)
     tracking.log_text(cache.model_dump_json(indent=2), "receipts/cache.json")

@@ -1,0 +1,44 @@
+"""The flow `rl-evaluate`: validate → prepare → evaluate, for one model and no training."""
+
+from collections.abc import Sequence
+
+from prefect import flow
+
+from rl_core.home import Home
+from rl_core.orphans import no_orphans
+from schemas.receipts import EvalReceipt
+from tasks.evaluate import evaluate
+from tasks.open_evaluation import open_evaluation
+from tasks.prepare_cache import prepare_cache
+from tasks.validate_data import validate_data
+
+
+@flow(name="rl-evaluate", flow_run_name="rl-evaluate {model}", validate_parameters=True)
+def rl_evaluate(
+    model: str = "models:/rl-train-text@champion",
+    recipe: str | None = None,
+    overrides: Sequence[str] = (),
+    profile: str | None = None,
+) -> EvalReceipt:
+    """Measure a model on a recipe's held-out rows.
+
+    Args: model: `models:/NAME@champion`, `models:/NAME/VERSION`, a folder, a hub id, or `embedded:...`. recipe: a
+    shipped recipe's name or a YAML path; unset, the one the version was trained with. overrides: dotted assignments.
+    profile: placement.
+    """
+    from rl_core.trainers.evaluation import LABEL, evaluation_recipe, find_candidate
+    from rl_core.trainers.session import close_run, closing_sessions
+
+    home = Home.default()
+    home.activate()
+    settings = evaluation_recipe(find_candidate(model, home), recipe, overrides, profile, home)
+    values = settings.model_dump(mode="json")
+    with no_orphans(), closing_sessions():
+        report = validate_data(values)
+        plan = open_evaluation(values, prepare_cache(values, report), model)
+        with close_run(plan):
+            return evaluate(plan, LABEL, 0)
+
+
+if __name__ == "__main__":
+    rl_evaluate()

@@ -1,0 +1,91 @@
+"""Passwords and tokens out of what is written down: log lines, tracebacks, recipes stored with runs.
+
+Three things are taken for secrets: what stands where a password or token stands (`://user:HERE@host`, `password=HERE`,
+`Authorization: Bearer HERE`), what looks like a well-known kind of token, and the values of environment variables whose
+names say that they are secret. Words of the trade such as `max_new_tokens` or `pad_token` are none.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import traceback
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+HIDDEN = "***"
+MIN_LENGTH = 6
+"""Shorter values of environment variables are left: `1` or `true` would be hidden wherever they stand."""
+
+_NAME = (
+    r"\w*pass(?:word|wd|phrase)|pwd|secret|credentials?|private[_-]?key|(?:api|access|account|secret)[_-]?key|"
+    r"sas[_-]?token|(?:(?:api|auth|access|refresh|session|bearer|hf|hub|security|id|secret)[_-]?)?token|auth[_-]?string"
+)
+_KEY = rf"(?:[\w.\-]*[_.\-])?(?:{_NAME})(?:[_-]?id)?"
+_VOCABULARY = r"(?:[\w.\-]*[_.\-])?(?:pad|eos|bos|unk|sep|cls|mask|image|video|stop|special|next|new|per)_?token"
+"""Of a tokenizer."""
+_VARIABLE = re.compile(rf"(?:.*_)?(?:{_NAME}|key|key_id)", re.IGNORECASE)
+
+_USER_INFO = re.compile(r"(?P<before>\w://[^\s/:@'\"]*):[^\s/@'\"]+@")
+_BEARER = re.compile(r"(?P<before>\b(?:bearer|basic)\s+)[A-Za-z0-9+/_.~=-]{8,}", re.IGNORECASE)
+_PAIR = re.compile(
+    rf"(?<![\w.\-])(?P<before>(?!{_VOCABULARY}\b){_KEY}['\"]?\s*[=:]\s*['\"]?)(?!bearer |basic )[^\s'\",;&)}}\]]+",
+    re.IGNORECASE,
+)
+_SHAPES = re.compile(
+    r"\b(?:hf_[A-Za-z0-9]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|sk-[A-Za-z0-9_-]{16,}|"
+    r"(?:AKIA|ASIA)[A-Z0-9]{16}|xox[abprs]-[A-Za-z0-9-]{10,}|glpat-[\w-]{16,}|pnu_[A-Za-z0-9]{16,})\b"
+)
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether a key of this name holds a password or token."""
+    return bool(re.fullmatch(_KEY, name, re.IGNORECASE)) and not re.fullmatch(_VOCABULARY, name, re.IGNORECASE)
+
+
+def redact(text: str) -> str:
+    """`text` with `***` in place of every secret."""
+    for value in _secrets_of_environment(frozenset(os.environ.items())):
+        text = text.replace(value, HIDDEN)
+    text = _USER_INFO.sub(rf"\g<before>:{HIDDEN}@", text)
+    text = _BEARER.sub(rf"\g<before>{HIDDEN}", text)
+    text = _PAIR.sub(rf"\g<before>{HIDDEN}", text)
+    return _SHAPES.sub(HIDDEN, text)
+
+
+def redact_values(value: Any, name: str = "") -> Any:
+    """The same for nested plain values. Args: name: of the key that holds `value`."""
+    if isinstance(value, Mapping):
+        return {key: redact_values(entry, str(key)) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(redact_values(entry, name) for entry in value)
+    if isinstance(value, str):
+        return HIDDEN if value and is_secret_name(name) else redact(value)
+    return value
+
+
+class RedactedRecord(logging.LogRecord):
+    """A log record without secrets, whichever logger and handler it passes."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        message = super().getMessage()
+        if (redacted := redact(message)) != message:
+            self.msg, self.args = redacted, None
+        if self.exc_info and self.exc_info[0] is not None:
+            # Formatters take the text that is there instead of making their own.
+            self.exc_text = redact("".join(traceback.format_exception(*self.exc_info)).rstrip("\n"))
+
+
+def redact_logs() -> None:
+    """From now on every log record of this process is free of secrets."""
+    logging.setLogRecordFactory(RedactedRecord)
+
+
+@lru_cache(maxsize=4)
+def _secrets_of_environment(environment: frozenset[tuple[str, str]]) -> list[str]:
+    """Values to hide wherever they stand, the longest first."""
+    values = {value for name, value in environment if _VARIABLE.fullmatch(name) and len(value) >= MIN_LENGTH}
+    return sorted(values, key=len, reverse=True)
