@@ -77,6 +77,19 @@ def convert(
     typer.echo(f"{num_rows} {to.value} rows written to {target}")
 
 
+@data.command()
+def announce(
+    uri: Annotated[str, typer.Argument(help="File, folder or address (s3://..., https://...) where the new rows lie")],
+) -> None:
+    """Tell the Prefect server of new data; deployments that wait for it start, and train if there is anything new."""
+    import os
+
+    from rl_core.services.announcing import announce as emit
+
+    api = os.environ.get("PREFECT_API_URL", "")
+    typer.echo(f"announced {emit(api, uri)} to {api}")
+
+
 def print_report(report: "ValidationReport") -> None:
     """Counts, and a table of reasons with the first example of each."""
     from rich.console import Console

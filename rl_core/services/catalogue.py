@@ -6,11 +6,11 @@ import base64
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
-import yaml
 
 from rl_core.errors import ServiceError
 from rl_core.home import Home
@@ -19,12 +19,29 @@ from rl_core.services.service import Service
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PROJECT_FILE = REPOSITORY / "prefect.yaml"
+POOL_KIND = "process"
 USUAL_PORTS = {"prefect": 4200, "mlflow": 5000}
 """The servers in the order of their start; workers come after them."""
 ANSWER_S = 60.0
 """A machine that trains at full load may take this long to answer."""
 QUERY_SECONDS = "2"
 """A run starts within this; Prefect's own default of 10 is for many workers on one server."""
+
+
+@dataclass(frozen=True)
+class WorkPool:
+    """Where runs wait for a worker."""
+
+    name: str
+    at_once: int | None
+    """How many runs may run at the same time; None sets no limit."""
+    description: str
+
+
+WORK_POOLS = (
+    WorkPool("rl-train", 1, "Training, on this machine's devices: one run at a time, the others wait"),
+    WorkPool("rl-light", None, "Preparation and evaluation; needs no accelerator"),
+)
 
 
 def base_environment(home: Home) -> dict[str, str]:
@@ -76,12 +93,6 @@ def worker(home: Home, pool: str, prefect_url: str) -> Service:
     )
 
 
-def work_pools() -> dict[str, str]:
-    """Names of the work pools that the deployments use, and the kind each has."""
-    deployments = yaml.safe_load(PROJECT_FILE.read_text(encoding="utf-8"))["deployments"]
-    return {deployment["work_pool"]["name"]: "process" for deployment in deployments}
-
-
 def answers(url: str) -> bool:
     """Whether a GET is answered with 200."""
     try:
@@ -96,7 +107,13 @@ def ask(url: str, body: Mapping[str, Any] | None = None) -> Any:
     return None if found.status_code == httpx.codes.NOT_FOUND else found.json()
 
 
-def _request(method: str, url: str, body: Mapping[str, Any] | None = None) -> httpx.Response:
+def tell(method: str, url: str, body: Any) -> None:
+    """Hand something to Prefect's API. Raises: ServiceError, also where there is no such thing."""
+    if _request(method, url, body).status_code == httpx.codes.NOT_FOUND:
+        raise ServiceError(f"{method} {url}: there is no such thing; is it the address of a Prefect API?")
+
+
+def _request(method: str, url: str, body: Any = None) -> httpx.Response:
     """The answer, be it that there is no such thing. Raises: ServiceError on any other failure."""
     try:
         found = httpx.request(method, url, json=body, headers=_credentials(), timeout=ANSWER_S)

@@ -83,11 +83,10 @@ class Stack:
             self._say(f"mlflow is the one at MLFLOW_TRACKING_URI, {self.home.mlflow_uri}")
         else:
             self._ensure("mlflow", lambda port: catalogue.mlflow_server(self.home, host, port), host)
-        pools = catalogue.work_pools()
-        self._ensure_pools(pools, prefect.url)
+        self._ensure_pools(prefect.url)
         self._ensure_deployments(prefect.url)
-        for pool in pools:
-            service = catalogue.worker(self.home, pool, prefect.url)
+        for pool in catalogue.WORK_POOLS:
+            service = catalogue.worker(self.home, pool.name, prefect.url)
             self._ensure(service.name, lambda _port, service=service: service, host)
 
     def _ensure(self, name: str, make: Callable[[int], Service], host: str) -> Record:
@@ -105,11 +104,15 @@ class Stack:
         self._say(f"{name} runs at {started.url}")
         return started
 
-    def _ensure_pools(self, pools: dict[str, str], prefect_url: str) -> None:
-        for pool, kind in pools.items():
-            if catalogue.ask(f"{prefect_url}/api/work_pools/{pool}") is None:
-                self._prefect(prefect_url, "work-pool", "create", pool, "--type", kind)
-                self._say(f"work pool {pool} created")
+    def _ensure_pools(self, prefect_url: str) -> None:
+        """Create the pools that are missing; what somebody changed about the others stays."""
+        for pool in catalogue.WORK_POOLS:
+            url = f"{prefect_url}/api/work_pools/{pool.name}"
+            if catalogue.ask(url) is None:
+                self._prefect(prefect_url, "work-pool", "create", pool.name, "--type", catalogue.POOL_KIND)
+                limits = {"concurrency_limit": pool.at_once, "description": pool.description}
+                catalogue.tell("PATCH", url, limits)
+                self._say(f"work pool {pool.name} created")
 
     def _ensure_deployments(self, prefect_url: str) -> None:
         """Deploy all when `prefect.yaml` is not the one that was deployed to this server's database."""

@@ -15,6 +15,7 @@ import httpx
 import psutil
 import pytest
 
+from rl_core.services.catalogue import WORK_POOLS
 from tests.e2e.conftest import REPOSITORY, alive, cmdline
 
 pytestmark = pytest.mark.slow
@@ -90,9 +91,10 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
     try:
         running.start("server", "start", "--host", "127.0.0.1", "--port", str(port))
         wait_until(lambda: reachable(port), "the Prefect server")
-        running.prefect("work-pool", "create", "rl-local", "--type", "process", "--overwrite")
+        for pool in WORK_POOLS:
+            running.prefect("work-pool", "create", pool.name, "--type", "process", "--overwrite")
         running.prefect("deploy", "--all")
-        running.start("worker", "start", "--pool", "rl-local")
+        running.start("worker", "start", "--pool", "rl-train")
         yield running
     finally:
         running.close()

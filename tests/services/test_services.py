@@ -11,10 +11,12 @@ import psutil
 import pytest
 import yaml
 
-from rl_core.errors import ServiceError
+from rl_core.errors import DataError, ServiceError
 from rl_core.home import Home
 from rl_core.running import find_process, stop_tree
 from rl_core.services import catalogue, service
+from rl_core.services.announcing import announce
+from rl_core.services.catalogue import WORK_POOLS
 from rl_core.services.exposure import check_exposure, is_local
 from rl_core.services.service import Record, Service, State
 from rl_core.services.stack import Stack
@@ -104,7 +106,14 @@ def test_the_home_knows_only_services_that_run(tmp_path: Path, monkeypatch: pyte
 
 def test_every_deployment_has_a_pool_that_is_started():
     deployments = yaml.safe_load(catalogue.PROJECT_FILE.read_text())["deployments"]
-    assert {deployment["work_pool"]["name"] for deployment in deployments} == set(catalogue.work_pools())
+    assert {deployment["work_pool"]["name"] for deployment in deployments} == {pool.name for pool in WORK_POOLS}
+
+
+def test_training_waits_in_a_pool_of_its_own():
+    deployments = yaml.safe_load(catalogue.PROJECT_FILE.read_text())["deployments"]
+    pools = {one["entrypoint"].partition(":")[2]: one["work_pool"]["name"] for one in deployments}
+    assert pools == {"rl_train": "rl-train", "rl_prepare": "rl-light", "rl_evaluate": "rl-light"}
+    assert {pool.name: pool.at_once for pool in WORK_POOLS} == {"rl-train": 1, "rl-light": None}
 
 
 def test_a_taken_port_is_left_to_its_owner():
@@ -140,3 +149,12 @@ def test_only_a_good_answer_counts_as_health():
     assert not catalogue.answers(f"{url}/health")
     with pytest.raises(ServiceError, match=r"GET http.*/health failed"):
         catalogue.ask(f"{url}/health")
+
+
+def test_an_announcement_needs_the_data_and_a_server(tmp_path: Path):
+    with pytest.raises(ServiceError, match="rl-train up"):
+        announce("", str(tmp_path))
+    with pytest.raises(DataError, match="does not exist"):
+        announce("http://127.0.0.1:1/api", str(tmp_path / "nothing"))
+    with pytest.raises(ServiceError, match=r"POST http://127.0.0.1:1/api/events failed"):
+        announce("http://127.0.0.1:1/api", "s3://bucket/rows")
