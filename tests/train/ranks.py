@@ -19,6 +19,10 @@ class Ranks:
     """Processes that run jobs. Start them with `with`; `run` gives the answers in rank order."""
 
     def __enter__(self) -> Ranks:
+        self._start()
+        return self
+
+    def _start(self) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipes: list[Connection] = []
         self._processes = []
@@ -29,13 +33,15 @@ class Ranks:
             theirs.close()
             self._pipes.append(mine)
             self._processes.append(process)
-        return self
 
     def __exit__(self, *failure: object) -> None:
+        self._stop()
+
+    def _stop(self, patience_s: float = 10) -> None:
         for pipe in self._pipes:
             pipe.close()
         for process in self._processes:
-            process.join(10)
+            process.join(patience_s)
             if process.is_alive():
                 process.kill()
                 process.join()
@@ -48,6 +54,9 @@ class Ranks:
         answers = []
         for rank in range(world_size):
             if not self._pipes[rank].poll(TIMEOUT_S):
+                # A late answer must not be taken for the next job's.
+                self._stop(patience_s=0)
+                self._start()
                 raise TimeoutError(f"rank {rank} of {world_size} did not answer within {TIMEOUT_S} s")
             answers.append(self._pipes[rank].recv())
         for done, answer in answers:
