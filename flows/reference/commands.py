@@ -1,0 +1,51 @@
+"""Every command with its arguments and options."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import Enum
+from typing import Any
+
+import typer
+
+from flows.reference.markdown import purpose, table
+
+TITLE = """# Commands
+
+Exit code 0: done. 2: something that you can put right, said in one message. Other codes are named where they occur.
+"""
+
+
+def commands_page() -> str:
+    """The page."""
+    from flows.cli import app
+
+    return "\n".join([TITLE, *_command(typer.main.get_command(app), "rl-train")])
+
+
+def _command(command: Any, name: str) -> Iterator[str]:
+    """Args: command: of the click that typer brings along, or a group of such."""
+    for inner, one in getattr(command, "commands", {}).items():
+        yield from _command(one, f"{name} {inner}")
+    if hasattr(command, "commands"):
+        return
+    arguments = [one.name.upper() for one in command.params if one.param_type_name == "argument"]
+    yield f"## `{' '.join([name, *arguments])}`\n\n{purpose(command.help or '')}\n"
+    rows = [
+        [_names(one), getattr(one, "help", "") or "", _default(one)] for one in command.params if one.name != "help"
+    ]
+    if rows:
+        yield table(["", "", "default"], rows)
+
+
+def _names(parameter: Any) -> str:
+    if parameter.param_type_name == "argument":
+        return f"`{parameter.name.upper()}`"
+    return ", ".join(f"`{name}`" for name in [*parameter.opts, *parameter.secondary_opts])
+
+
+def _default(parameter: Any) -> str:
+    if parameter.required:
+        return "must be given"
+    value = parameter.default.value if isinstance(parameter.default, Enum) else parameter.default
+    return "" if value in (None, False, "") else f"`{value}`"

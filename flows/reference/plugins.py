@@ -1,0 +1,57 @@
+"""Every algorithm, reward and environment with the keys of its block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from flows.reference.markdown import purpose
+from flows.reference.settings import Settings, keys, sections
+from rl_core.registry import Registry
+
+TITLE = """# Plug-ins
+
+What a recipe can name, and the keys beside the name. A class of your own stands there as `target: pkg.module:Class`.
+"""
+
+
+def plugins_page() -> str:
+    """The page."""
+    from rl_core.algorithms import algorithms
+    from rl_core.rewards import reward_scorers
+
+    parts = [TITLE, *_registered("Algorithms", "algorithm: {name: NAME, key: value}", algorithms)]
+    parts += _registered("Rewards", "rewards: [{name: NAME, weight: 1.0, key: value}]", reward_scorers)
+    return "\n".join([*parts, *_environments()])
+
+
+def _registered(title: str, place: str, registry: Registry[Any]) -> Iterator[str]:
+    yield f"## {title}\n\n`{place}`\n"
+    configs = {name: getattr(registry.get(name), "Config", None) for name in registry.names()}
+    for name, config in configs.items():
+        yield from _plugin(name, registry.get(name), config)
+    yield from _sections(config for config in configs.values() if config is not None)
+
+
+def _sections(configs: Iterable[Settings]) -> Iterator[str]:
+    """The sections within plug-ins' keys, each once."""
+    named = {
+        inner: key for config in configs for key, f in config.model_fields.items() for inner in sections(f.annotation)
+    }
+    for inner, key in named.items():
+        yield f"### Section `{key}`\n\n{purpose(inner)}\n\n{keys(inner, key)}"
+
+
+def _environments() -> Iterator[str]:
+    from rl_core.envs.registration import config_class, environments
+
+    yield "## Environments\n\n`environments: {NAME: {key: value}}`\n"
+    for name in environments.names():
+        cls = environments.get(name)
+        yield from _plugin(name, cls, config_class(cls))
+
+
+def _plugin(name: str, cls: type[Any], config: Settings | None) -> Iterator[str]:
+    yield f"### `{name}`\n\n{purpose(cls)}\n"
+    if config is not None and config.model_fields:
+        yield keys(config)

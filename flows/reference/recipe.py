@@ -1,0 +1,35 @@
+"""Every key of a recipe, section by section."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flows.reference.markdown import purpose
+from flows.reference.settings import Settings, keys, sections
+from schemas.recipe import Recipe
+
+TITLE = """# Recipe keys
+
+What a recipe leaves out has its default; `rl-train run RECIPE --dry-run` prints all of it, resolved. The blocks
+`algorithm`, `rewards` and `environments` hold the keys of [plug-ins](plugins.md).
+"""
+
+
+def recipe_page() -> str:
+    """The page."""
+    return "\n".join([TITLE, *_section(Recipe, "", {})])
+
+
+def _section(model: Settings, path: str, described: dict[Settings, str]) -> Iterator[str]:
+    """A section's keys, then the sections below it; one that was described before is only referred to."""
+    below = [
+        (inner, f"{path}.{name}".strip("."))
+        for name, f in model.model_fields.items()
+        for inner in sections(f.annotation)
+    ]
+    for inner, place in below:
+        described.setdefault(inner, place)
+    yield f"## {f'`{path}`' if path else 'Recipe'}\n\n{purpose(model)}\n\n{keys(model, path, described)}"
+    for inner, place in below:
+        if described[inner] == place:
+            yield from _section(inner, place, described)

@@ -1,0 +1,80 @@
+"""What a settings class says of its keys: value, default, purpose."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from flows.reference.markdown import purpose, table
+
+Settings = type[BaseModel]
+_BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<", "min_length": "length ≥", "max_length": "length ≤"}
+
+
+def keys(model: Settings, path: str = "", described: Mapping[Settings, str] | None = None) -> str:
+    """A row per key. Args: path: of the section. described: sections that are described elsewhere, and where."""
+    prefix = f"{path}." if path else ""
+    rows = [
+        [f"`{prefix}{name}`", _value(field), _default(field), _about(field, f"{prefix}{name}", described or {})]
+        for name, field in model.model_fields.items()
+    ]
+    return table(["key", "value", "default", ""], rows)
+
+
+def sections(annotation: Any) -> Iterator[Settings]:
+    """The sections that an annotation names."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for one in get_args(annotation):
+        yield from sections(one)
+
+
+def _about(field: FieldInfo, path: str, described: Mapping[Settings, str]) -> str:
+    inner = next(sections(field.annotation), None)
+    elsewhere = described.get(inner, path) if inner else path
+    about = field.description or (purpose(inner) if inner else "")
+    return about if elsewhere == path else f"{about} Keys as in `{elsewhere}`."
+
+
+def _value(field: FieldInfo) -> str:
+    bounds = [
+        f"{sign} {getattr(one, key)}" for one in field.metadata for key, sign in _BOUNDS.items() if hasattr(one, key)
+    ]
+    return ", ".join([_type(field.annotation), *bounds])
+
+
+def _type(annotation: Any) -> str:
+    """A type in words."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if annotation is NoneType:
+        return "unset"
+    if origin in (Union, UnionType):
+        return " or ".join(map(_type, arguments))
+    if origin is Literal:
+        return ", ".join(f"`{one}`" for one in arguments)
+    if hasattr(annotation, "__metadata__"):
+        return _type(arguments[0])
+    if arguments:
+        inside = ", ".join("…" if one is Ellipsis else _type(one) for one in arguments)
+        return f"{getattr(origin, '__name__', origin)} of {inside}"
+    if isinstance(annotation, type) and issubclass(annotation, Enum):
+        return ", ".join(f"`{one.value}`" for one in annotation)
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return "section"
+    return getattr(annotation, "__name__", str(annotation))
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "must be given"
+    value = field.get_default(call_default_factory=True)
+    if value is None:
+        return "unset"
+    if isinstance(value, BaseModel):
+        return ""
+    return f"`{value.value if isinstance(value, Enum) else value}`" if value != "" else "empty"
