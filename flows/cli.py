@@ -12,7 +12,7 @@ from flows.models_cli import evaluate, export, lineage, promote, reproduce
 from flows.prep_cli import make_fixture, prep
 from flows.reports_cli import compare, report
 from flows.serve_cli import serve_rewards, serve_search
-from flows.services_cli import down, status, up
+from flows.services_cli import deploy, down, status, up
 from rl_core.errors import UserError
 from rl_core.home import Home
 from rl_core.secrets import redact
@@ -32,6 +32,7 @@ app.command()(doctor)
 app.command()(up)
 app.command()(status)
 app.command()(down)
+app.command()(deploy)
 app.command()(lineage)
 app.command()(promote)
 app.command()(reproduce)

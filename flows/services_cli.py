@@ -1,4 +1,4 @@
-"""`rl-train up`, `status` and `down`: the services of this machine in one command."""
+"""`rl-train up`, `status` and `down`: the services of this machine in one command; `deploy` for a server elsewhere."""
 
 import shlex
 from typing import TYPE_CHECKING, Annotated
@@ -57,6 +57,20 @@ def down() -> None:
     """Stop everything that `up` started; data and logs stay."""
     if not _stack().down():
         typer.echo("nothing was running")
+
+
+def deploy() -> None:
+    """Create work pools and deployments on the Prefect server at PREFECT_API_URL, which somebody else runs."""
+    import os
+
+    from rl_core.errors import ServiceError
+
+    api = os.environ.get("PREFECT_API_URL", "")
+    if not api:
+        raise ServiceError(
+            "PREFECT_API_URL is not set: name the server, such as http://prefect:4200/api, or rl-train up"
+        )
+    _stack().deploy(api.rstrip("/").removesuffix("/api"))
 
 
 def _stack() -> "Stack":

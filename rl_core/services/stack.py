@@ -58,6 +58,12 @@ class Stack:
                 self._stop([name for name in self._records() if name not in before])
                 raise
 
+    def deploy(self, prefect_url: str) -> None:
+        """Create the work pools that a server of your own lacks, and deploy everything there. Raises: ServiceError."""
+        self._ensure_pools(prefect_url)
+        self._prefect(prefect_url, "deploy", "--all")
+        self._say(f"deployed to {prefect_url}")
+
     def status(self) -> list[Status]:
         """Every service that was started, in the order of their start."""
         records = self._records()
