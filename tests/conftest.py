@@ -94,6 +94,21 @@ def tiny_sd3_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def tiny_unified_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of the embedded unified model as it is before its warm-up, but for a last layer that is not zero."""
+    import torch
+
+    from rl_core.models.tiny_unified import make_pipeline
+
+    folder, pipeline = tmp_path_factory.mktemp("tiny-unified"), make_pipeline()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        torch.nn.init.normal_(pipeline.transformer.proj_out.weight, std=0.1)
+    pipeline.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
 def tiny_vlm_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of the embedded vision-language model as it is before its warm-up: right in form, blind."""
     from rl_core.models.tiny_vlm import make_model, make_processor, save

@@ -130,8 +130,7 @@ class DiffusionEngine:
         for first in range(0, len(good), at_once):
             rows = good[first : first + at_once]
             prompts = [one for row in rows if isinstance(one := jobs[row].conditions, PromptConditions)]
-            told = policy.conditions_of(prompts, 1, scale)
-            told = {name: value.to(self.backend.device) for name, value in told.items()}
+            told = self.told(policy, prompts)
             noise = initial_noise([jobs[row].start for row in rows], self.latent_shape).to(self.backend.device)
 
             def velocity_of(x: Tensor, sigma_B: Tensor, told: dict[str, Tensor] = told) -> Tensor:
@@ -141,6 +140,11 @@ class DiffusionEngine:
             batch = denoise(velocity_of, noise, levels, self.sde or SdeConfig(), actions, generators)
             found |= zip(rows, batch.rows(), strict=True)
         return found
+
+    def told(self, policy: Any, prompts: Sequence[PromptConditions]) -> dict[str, Tensor]:
+        """What the policy is told of some samples, the same at every step."""
+        conditions = policy.conditions_of(prompts, 1, self.config.guidance_scale)
+        return {name: value.to(self.backend.device) for name, value in conditions.items()}
 
     def _collect(self, jobs: Sequence[Job], found: dict[int, Trajectory], trained: dict[str, Tensor]) -> DataProto:
         tensors = trained | unjudged(jobs, trained["response_mask"])

@@ -14,13 +14,11 @@ from rl_core.algorithms.base import StageAlgorithm
 from rl_core.algorithms.metrics import Metric
 from rl_core.algorithms.terms import Denominators
 from rl_core.data_proto import DataProto
-from rl_core.dispatch import Collect, Dispatch, distributed
 from rl_core.models.diffusion.levels import noise_levels
 from rl_core.models.diffusion.policy import Noisy
 from rl_core.sde import SdeConfig, Step, action_step, gaussian_kl, gaussian_log_prob
 from rl_core.train.fsdp import FSDPBackend
 from rl_core.train.micro_batches import MiniBatch, Rows
-from rl_core.train.result import TrainStepResult
 from rl_core.train.segments import SegmentStack, drift
 from schemas.diffusion import DiffusionConfig
 
@@ -37,16 +35,15 @@ class DiffusionStack(SegmentStack):
         super().__init__(fsdp_backend, algorithm, **options)
         self.config, self.family = config, fsdp_backend.bundle.family
 
-    @distributed(Dispatch.DP_SCATTER, Collect.REDUCE)
-    def train(self, shard: DataProto) -> TrainStepResult:
-        """Train on one rollout's shard, each row cut into portions of `steps_per_forward` actions."""
+    def open(self, shard: DataProto) -> tuple[DataProto, list[MiniBatch]]:
+        """Each row cut into portions of `steps_per_forward` actions."""
         num_actions = shard.tensor("response_mask").shape[1]
         size = self.config.steps_per_forward or num_actions
         if size < num_actions:
             if num_actions % size:
                 raise ValueError(f"diffusion.steps_per_forward {size} does not divide the {num_actions} trained steps")
             shard = shard.unfold_column_chunks(num_actions // size, _per_action(shard))
-        return super().train(shard)
+        return super().open(shard)
 
     def lengths(self, shard: DataProto) -> list[int]:
         """Rows of a rollout weigh the same."""

@@ -49,10 +49,8 @@ class SegmentStack(ABC):
 
     @distributed(Dispatch.DP_SCATTER, Collect.REDUCE)
     def train(self, shard: DataProto) -> TrainStepResult:
-        """Train on one rollout's shard, which is moved to the device and given its anchors in place."""
-        shard = shard.to(self.backend.device)
-        plan = self._plan(shard)
-        self.prepare_segment(shard, plan)
+        """Train on one rollout's shard."""
+        shard, plan = self.open(shard)
         metrics: list[dict[str, Metric]] = []
         steps = [
             self._update(shard, mini_batch, metrics) for _ in range(self.num_updates_per_batch) for mini_batch in plan
@@ -69,6 +67,31 @@ class SegmentStack(ABC):
             for loss, (_, step), mini_batch in zip(losses, steps, plan * self.num_updates_per_batch, strict=True)
         ]
         return TrainStepResult.of(updates, metrics)
+
+    def open(self, shard: DataProto) -> tuple[DataProto, list[MiniBatch]]:
+        """A rollout's shard on the device, with its anchors, and how it is cut for the optimiser steps."""
+        shard = shard.to(self.backend.device)
+        plan = self._plan(shard)
+        self.prepare_segment(shard, plan)
+        return shard, plan
+
+    def accumulate(
+        self, shard: DataProto, mini_batch: MiniBatch, metrics: list[dict[str, Metric]], weight: float = 1.0
+    ) -> float:
+        """Backward over a mini-batch's micro-batches, without the step.
+
+        Args: metrics: gets those of each micro-batch. weight: of the loss in the gradient.
+        Returns: this rank's share of the loss, unweighted.
+        """
+        share, passes = 0.0, mini_batch.micro_batches
+        for index, rows in enumerate(passes):
+            micro = self.take(shard, rows)
+            loss, measured = self._loss(micro, mini_batch.denominators)
+            self.backend.backward(weight * loss, last=index == len(passes) - 1)
+            if rows:
+                share += float(loss.detach())
+                metrics.append(measured)
+        return share
 
     @property
     def moves(self) -> bool:
@@ -135,14 +158,7 @@ class SegmentStack(ABC):
         if mini_batch.is_empty:
             lr = self.backend.optimizer.param_groups[0]["lr"]
             return 0.0, {"grad_norm": math.nan, "lr": lr, "skipped": 1.0}
-        share, passes = 0.0, mini_batch.micro_batches
-        for index, rows in enumerate(passes):
-            micro = self.take(shard, rows)
-            loss, measured = self._loss(micro, mini_batch.denominators)
-            self.backend.backward(loss, last=index == len(passes) - 1)
-            if rows:
-                share += float(loss.detach())
-                metrics.append(measured)
+        share = self.accumulate(shard, mini_batch, metrics)
         return share, self.backend.optimizer_step(self.max_grad_norm)
 
 

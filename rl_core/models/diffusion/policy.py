@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from rl_core.models.diffusion.guidance import PromptConditions, guided, has_two_halves
 
 if TYPE_CHECKING:
-    from rl_core.models.diffusion.base import DiffusionFamily
+    from rl_core.models.diffusion.base import Condition, DiffusionFamily
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class DiffusionPolicy(nn.Module):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> DiffusionPolicy:
         """A copy of the transformer; the family, and with it encoders and VAE, stays one."""
-        return DiffusionPolicy(self.family, copy.deepcopy(self.model, memo))
+        return type(self)(self.family, copy.deepcopy(self.model, memo))
 
     @property
     def transformer(self) -> nn.Module:
@@ -74,6 +74,16 @@ class DiffusionPolicy(nn.Module):
         """The conditions of `copies` latents per prompt, those of one prompt adjacent; of both halves of a guidance the
         negative one comes first. A prompt that comes several times is batched once.
         """
+        told, rows_N = self.distinct(prompts, copies, scale)
+        conditions = {name: values[rows_N.to(values.device)] for name, values in self.family.batch(told).items()}
+        if self.family.embedded_guidance:
+            conditions["guidance"] = torch.full((len(rows_N),), scale)
+        return conditions
+
+    def distinct(
+        self, prompts: Sequence[PromptConditions], copies: int, scale: float
+    ) -> tuple[list[Condition], Tensor]:
+        """Each condition once, and which of them every latent of `conditions_of` has, [N] or with guidance [2N]."""
         distinct = {id(prompt): prompt for prompt in prompts}
         places = {key: place for place, key in enumerate(distinct)}
         rows_N = torch.tensor([places[id(prompt)] for prompt in prompts for _ in range(copies)])
@@ -81,10 +91,7 @@ class DiffusionPolicy(nn.Module):
         if has_two_halves(self.family, scale):
             told = [*(prompt.unguided for prompt in distinct.values()), *told]
             rows_N = torch.cat([rows_N, rows_N + len(distinct)])
-        conditions = {name: values[rows_N.to(values.device)] for name, values in self.family.batch(told).items()}
-        if self.family.embedded_guidance:
-            conditions["guidance"] = torch.full((len(rows_N),), scale)
-        return conditions
+        return told, rows_N
 
     def forward(self, noisy: Noisy, scale: float) -> Tensor:
         """The velocity eps - x_0, float32, shaped like the latents; under guidance, both halves in one pass.

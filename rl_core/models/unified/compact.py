@@ -1,0 +1,105 @@
+"""The compact unified model: one decoder that writes a plan and is read by a transformer that draws it.
+
+The transformer is shown the decoder's last hidden states over prompt and plan, of which it sees the last
+`context_length`, and their mean in place of a pooled text embedding. The states carry a gradient, so that drawing
+trains the decoder, too.
+
+Shapes: U contexts of L tokens (prompt and plan, padded behind), N latents, C context states, H hidden.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from rl_core.models.diffusion.base import Condition, Size
+from rl_core.models.diffusion.condition_images import check_images
+from rl_core.models.diffusion.sd3 import SD3
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+CONTEXT = "context_ids"
+"""Tokens of prompt and plan, [L]."""
+ROWS = "rows"
+"""Which of the contexts each latent is drawn for, [N]."""
+
+
+class Parts(nn.Module):
+    """Decoder and transformer as one module, which is what is sharded, trained and given adapters."""
+
+    def __init__(self, decoder: nn.Module, transformer: nn.Module) -> None:
+        super().__init__()
+        self.decoder: Any = decoder
+        self.transformer: Any = transformer
+
+    def enable_gradient_checkpointing(self) -> None:
+        """In both."""
+        self.decoder.gradient_checkpointing_enable({"use_reentrant": False})
+        self.transformer.enable_gradient_checkpointing()
+
+
+class CompactUnified(SD3):
+    """An SD3 whose text encoder is the policy itself."""
+
+    name: ClassVar[str] = "compact_unified"
+    pipelines: ClassVar[tuple[str, ...]] = ("CompactUnifiedPipeline",)
+    padded: ClassVar[tuple[str, ...]] = (CONTEXT,)
+
+    def __init__(self, pipeline: Any) -> None:
+        super().__init__(pipeline)
+        self._parts = Parts(pipeline.decoder, pipeline.transformer)
+
+    @property
+    def transformer(self) -> Parts:
+        """What is trained: both parts."""
+        return self._parts
+
+    @property
+    def block_classes(self) -> tuple[str, ...]:
+        """Of both parts."""
+        return (*(self.pipeline.decoder._no_split_modules or ()), *super().block_classes)
+
+    @property
+    def lora_targets(self) -> list[str]:
+        """The linear layers of the decoder, and the attention of the transformer."""
+        decoder = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+        return [*decoder, *super().lora_targets]
+
+    def encode(self, prompts: Sequence[str], images: Sequence[Image | None], size: Size) -> list[Condition]:
+        """`context_ids` [L] of texts by themselves, without a plan, such as the negative prompt of a guidance."""
+        check_images(self.name, images, self.condition_images)
+        tokenizer = self.pipeline.tokenizer
+        return [
+            Condition({CONTEXT: torch.tensor(tokenizer(text)["input_ids"] or [tokenizer.eos_token_id])})
+            for text in prompts
+        ]
+
+    def read(self, parts: Parts, conditions: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What the transformer is shown: `prompt_embeds` [N, C, H] and `pooled` [N, H], with gradient.
+
+        SD3 masks no text, so states that a short context lacks are zeros, and C is the same for all.
+        Args: conditions: `context_ids` [U, L] with their mask, and `rows` [N].
+        """
+        used_UL = conditions[f"{CONTEXT}_mask"]
+        # Pads stand behind, where causal attention does not look.
+        hidden_ULH = parts.decoder.model(input_ids=conditions[CONTEXT], use_cache=False).last_hidden_state
+        num_shown = self.pipeline.config.context_length
+        places_UC = used_UL.sum(1, keepdim=True) - num_shown + torch.arange(num_shown, device=used_UL.device)
+        shown_UC = (places_UC >= 0).to(hidden_ULH.dtype)
+        index_UCH = places_UC.clamp_min(0)[..., None].expand(-1, -1, hidden_ULH.shape[-1])
+        states_UCH = hidden_ULH.gather(1, index_UCH) * shown_UC[..., None]
+        pooled_UH = states_UCH.sum(1) / shown_UC.sum(1, keepdim=True)
+        rows_N = conditions[ROWS]
+        return {"prompt_embeds": states_UCH[rows_N], "pooled": pooled_UH[rows_N]}
+
+    def velocity(
+        self, transformer: nn.Module, latents: Tensor, sigma_B: Tensor, conditions: Mapping[str, Tensor]
+    ) -> Tensor:
+        """By the transformer, of contexts, or of what `read` made of them."""
+        parts: Any = transformer
+        told = self.read(parts, conditions) if CONTEXT in conditions else conditions
+        return super().velocity(parts.transformer, latents, sigma_B, told)
