@@ -11,7 +11,7 @@ from flows.doctor_cli import doctor
 from flows.models_cli import evaluate, export, lineage, promote, reproduce
 from flows.prep_cli import make_fixture, prep
 from flows.reports_cli import compare, report
-from flows.serve_cli import serve_rewards, serve_search
+from flows.serve_cli import serve_demo, serve_rewards, serve_search
 from flows.services_cli import deploy, down, status, up
 from rl_core.errors import UserError
 from rl_core.home import Home
@@ -28,6 +28,7 @@ app.command()(validate)
 app.command()(prep)
 app.command()(serve_search)
 app.command()(serve_rewards)
+app.command()(serve_demo)
 app.command()(doctor)
 app.command()(up)
 app.command()(status)

@@ -1,4 +1,4 @@
-"""`rl-train serve-search` and `serve-rewards`: the servers that environments and reward services ask."""
+"""`rl-train serve-search`, `serve-rewards` and `serve-demo`: what runs ask, and a page to try models on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from fastapi import FastAPI
+    from starlette.applications import Starlette
 
     from schemas.rewards import RewardServiceConfig
 
@@ -45,6 +45,27 @@ def serve_rewards(
         service.close()
 
 
+def serve_demo(
+    model: Annotated[str, typer.Argument(help="models:/NAME@champion, models:/NAME/VERSION, or as model.path")],
+    against: Annotated[
+        str | None, typer.Option(help="The other model; unset: the newest version, or what the training began with")
+    ] = None,
+    recipe: Annotated[str | None, typer.Option(help="Of a model that is no registered version")] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one", min=0, max=65535)] = 8002,
+    device: Annotated[str, typer.Option(help="Where models compute: cpu, cuda, cuda:1, ...")] = "cpu",
+) -> None:
+    """A page to chat with, or draw with, two models side by side; ends on Ctrl-C."""
+    from rl_core.demo.app import build_app
+    from rl_core.demo.contestants import load_demo
+    from rl_core.home import Home
+
+    typer.echo("loading both models")
+    demo = load_demo(model, against, recipe, device, Home.default())
+    names = " and ".join(one.name for one in demo.contestants)
+    _serve(build_app(demo), host, port, lambda at: f"{names} answer at {at}")
+
+
 def _reward_blocks(path: Path) -> tuple[list[dict[str, Any]], RewardServiceConfig]:
     """The entries and settings in a file. Raises: RecipeError."""
     from pydantic import ValidationError
@@ -68,7 +89,7 @@ def _reward_blocks(path: Path) -> tuple[list[dict[str, Any]], RewardServiceConfi
         raise RecipeError(describe_validation_error(error, f"{path}: reward_service", RewardServiceConfig)) from error
 
 
-def _serve(app: FastAPI, host: str, port: int, told: Callable[[str], str]) -> None:
+def _serve(app: Starlette, host: str, port: int, told: Callable[[str], str]) -> None:
     """Listen until Ctrl-C. Args: told: what to say about an address. Raises: EnvError when it cannot listen."""
     import socket
 
