@@ -22,9 +22,11 @@ def rl_evaluate(
 ) -> EvalReceipt:
     """Measure a model on a recipe's held-out rows.
 
-    Args: model: `models:/NAME@champion`, `models:/NAME/VERSION`, a folder, a hub id, or `embedded:...`. recipe: a
-    shipped recipe's name or a YAML path; unset, the one the version was trained with. overrides: dotted assignments.
-    profile: placement.
+    Args:
+        model: `models:/NAME@champion`, `models:/NAME/VERSION`, a folder, a hub id, or `embedded:...`.
+        recipe: A shipped recipe's name or the path of a YAML file; unset takes the one the version was trained with.
+        overrides: Dotted assignments on top of the recipe, such as `evaluation.max_new_tokens=128`.
+        profile: Where it runs, beside a recipe: `cpu`, `one_gpu`, `one_node`, `many_nodes`.
     """
     from rl_core.trainers.evaluation import LABEL, evaluation_recipe, find_candidate
     from rl_core.trainers.session import close_run, closing_sessions

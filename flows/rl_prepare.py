@@ -20,8 +20,12 @@ def rl_prepare(
 ) -> PrepReceipt:
     """Prepare the data of one stage.
 
-    Args: stage: `mpo`, `text`, `vision`, `diffusion`, or a YAML path. overrides: dotted assignments. input_dir,
-    output_dir: instead of those in the settings. force: build again even when nothing changed.
+    Args:
+        stage: `mpo`, `text`, `vision`, `diffusion`, or the path of a YAML file.
+        overrides: Dotted assignments on top of the stage's settings, such as `on_invalid=drop`.
+        input_dir: Folder of the raw files, instead of the one in the settings.
+        output_dir: Folder that becomes the cache, instead of the one in the settings.
+        force: Build again even when nothing changed.
     """
     Home.default().activate()
     with no_orphans():

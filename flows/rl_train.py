@@ -38,9 +38,13 @@ def rl_train(
 ) -> ModelReceipt | State[Any]:
     """Train what a recipe says.
 
-    Args: recipe: a shipped recipe's name or a YAML path. overrides: dotted assignments. profile: placement.
-    fresh: forget what an earlier run of the same recipe and data had reached. retrain: `when-new` ends at once
-    unless data, code or recipe are new; `always` trains again; `continue` goes on where an earlier run was.
+    Args:
+        recipe: A shipped recipe's name (`rl-train recipes` lists them), or the path of a YAML file on the worker.
+        overrides: Dotted assignments on top of the recipe, such as `training.num_iterations=8`.
+        profile: Where it runs: `cpu`, `one_gpu`, `one_node`, `many_nodes`; unset takes the recipe's own.
+        fresh: Forget what an earlier run of the same recipe and data had reached.
+        retrain: `continue` goes on where an earlier run was; `when-new` ends at once unless data, code or recipe are
+            new; `always` trains again.
     """
     from rl_core.trainers.session import close_run, closing_sessions
 
