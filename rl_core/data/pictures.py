@@ -35,7 +35,7 @@ class Scene(StrEnum):
     """What a picture shows."""
 
     SHAPES = "shapes"
-    """Two to eight coloured shapes: how many of a colour, of a shape, in all, and the colour of a lone shape."""
+    """Two to six coloured shapes: how many of a colour, of a shape, in all, and the colour of a lone shape."""
     NUMBER = "number"
     """A number of one or two digits."""
     BARS = "bars"
@@ -53,7 +53,10 @@ class Question:
 
 @dataclass(frozen=True)
 class Picture:
-    """A drawn picture, what stands in each of its cells (row by row, "" for nothing), and questions about it."""
+    """A drawn picture, what stands in each of its cells (row by row, "" for nothing), and questions about it.
+
+    The lowest cell of a bar tells its height: `red 6`; those above it are `red bar`.
+    """
 
     scene: Scene
     image: "Image"
@@ -70,19 +73,44 @@ class Picture:
 
 def draw(rng: random.Random, scene: Scene | None = None) -> Picture:
     """A picture of 64 x 64 points. Args: scene: what to show; unset, any."""
-    from PIL import Image, ImageDraw
+    from PIL import ImageDraw
 
     scene = scene or rng.choice(list(Scene))
-    shade = rng.randrange(215, 246)
-    image = Image.new("RGB", (SIDE, SIDE), (shade, shade, shade + rng.randrange(-6, 7)))
+    image = _canvas(rng)
     cells, questions = _SCENES[scene](ImageDraw.Draw(image), rng)
     return Picture(scene, image, tuple(cells), tuple(questions))
+
+
+def draw_crowd(rng: random.Random) -> tuple["Image", tuple[str, ...]]:
+    """A picture crowded with shapes and digits, and what stands in each cell: sixteen things to look at."""
+    from PIL import ImageDraw
+
+    image, cells, empty = _canvas(rng), [""] * GRID**2, rng.random()
+    pen = ImageDraw.Draw(image)
+    for place in range(GRID**2):
+        if rng.random() < empty:
+            continue
+        if rng.random() < 0.5:
+            colour, shape = rng.choice(list(COLOURS)), rng.choice(SHAPES)
+            _shape(pen, rng, _corner(rng, place), colour, shape)
+            cells[place] = f"{colour} {shape}"
+        else:
+            cells[place] = rng.choice("0123456789")
+            _digit(pen, rng, _corner(rng, place), cells[place], _ink(rng))
+    return image, tuple(cells)
+
+
+def _canvas(rng: random.Random) -> "Image":
+    from PIL import Image
+
+    shade = rng.randrange(215, 246)
+    return Image.new("RGB", (SIDE, SIDE), (shade, shade, shade + rng.randrange(-6, 7)))
 
 
 def _shapes(pen: Any, rng: random.Random) -> tuple[list[str], list[Question]]:
     cells = [""] * GRID**2
     things: list[tuple[str, str]] = []
-    places = sorted(rng.sample(range(GRID**2), rng.randint(2, 8)))
+    places = sorted(rng.sample(range(GRID**2), rng.randint(2, 6)))
     # Few colours in a picture, so that a count is rarely one.
     colours = rng.sample(list(COLOURS), rng.randint(2, 4))
     for place in places:
@@ -91,18 +119,18 @@ def _shapes(pen: Any, rng: random.Random) -> tuple[list[str], list[Question]]:
         cells[place] = f"{colour} {shape}"
         _shape(pen, rng, _corner(rng, place), colour, shape)
     colour, shape = rng.choice(things)[0], rng.choice(things)[1]
-    of_colour = [name for hue, name in things if hue == colour]
-    of_shape = [hue for hue, name in things if name == shape]
+    notes = " ".join(f"{hue} {name}" for hue, name in things)
+    of_colour, of_shape = (str(sum(asked in thing for thing in things)) for asked in (colour, shape))
     questions = [
-        Question(f"How many shapes are {colour}?", str(len(of_colour)), " ".join(of_colour)),
-        Question(f"How many {shape}s are there?", str(len(of_shape)), " ".join(of_shape)),
-        Question("How many shapes are there?", str(len(things)), " ".join(hue for hue, _ in things)),
+        Question(f"How many shapes are {colour}?", of_colour, notes),
+        Question(f"How many {shape}s are there?", of_shape, notes),
+        Question("How many shapes are there?", str(len(things)), notes),
     ]
     lone = [name for name in SHAPES if sum(name == other for _, other in things) == 1]
     if lone:
         asked = rng.choice(lone)
         hue = next(hue for hue, name in things if name == asked)
-        questions.append(Question(f"What colour is the {asked}?", hue, asked))
+        questions.append(Question(f"What colour is the {asked}?", hue, notes))
     return cells, questions
 
 
@@ -124,13 +152,17 @@ def _number(pen: Any, rng: random.Random) -> tuple[list[str], list[Question]]:
     length = rng.randint(1, 2)
     digits = [rng.choice("123456789"), *(rng.choice("0123456789") for _ in range(length - 1))]
     row, first = rng.randrange(GRID), rng.randrange(GRID - length + 1)
-    fill = _tint(rng, rng.choice([name for name in COLOURS if name != "yellow"]))
+    fill = _ink(rng)
     for step, digit in enumerate(digits):
         place = row * GRID + first + step
-        left, top = _corner(rng, place)
-        pen.text((left + 1, top - 3), digit, fill=fill, font=_font(rng.randint(14, 16)))
+        _digit(pen, rng, _corner(rng, place), digit, fill)
         cells[place] = digit
     return cells, [Question("What number is written?", "".join(digits), " ".join(digits))]
+
+
+def _digit(pen: Any, rng: random.Random, corner: tuple[int, int], digit: str, fill: tuple[int, ...]) -> None:
+    left, top = corner
+    pen.text((left + 1, top - 3), digit, fill=fill, font=_font(rng.randint(14, 16)))
 
 
 def _bars(pen: Any, rng: random.Random) -> tuple[list[str], list[Question]]:
@@ -143,13 +175,12 @@ def _bars(pen: Any, rng: random.Random) -> tuple[list[str], list[Question]]:
         left = column * CELL + rng.randint(1, 4)
         pen.rectangle([left, SIDE - height * CELL // 2, left + rng.randint(9, 11), SIDE], fill=_tint(rng, colour))
         for level in range((height + 1) // 2):
-            full = height >= 2 * (level + 1)
-            cells[(GRID - 1 - level) * GRID + column] = f"{colour} {'full' if full else 'half'}"
+            cells[(GRID - 1 - level) * GRID + column] = f"{colour} {'bar' if level else height}"
     bars = dict(zip(colours, heights, strict=True))
     notes = " ".join(f"{colour} {height}" for colour, height in bars.items())
     asked = rng.choice(colours)
     return cells, [
-        Question(f"How tall is the {asked} bar?", str(bars[asked]), asked),
+        Question(f"How tall is the {asked} bar?", str(bars[asked]), notes),
         Question("What colour is the tallest bar?", max(bars, key=lambda name: bars[name]), notes),
         Question("What colour is the shortest bar?", min(bars, key=lambda name: bars[name]), notes),
     ]
@@ -170,6 +201,11 @@ def _corner(rng: random.Random, place: int) -> tuple[int, int]:
 
 def _tint(rng: random.Random, colour: str) -> tuple[int, ...]:
     return tuple(max(0, min(255, part + rng.randint(-18, 18))) for part in COLOURS[colour])
+
+
+def _ink(rng: random.Random) -> tuple[int, ...]:
+    """Of digits; yellow ones could hardly be read."""
+    return _tint(rng, rng.choice([name for name in COLOURS if name != "yellow"]))
 
 
 @cache

@@ -1,20 +1,15 @@
-r"""The supervised start of the embedded vision-language model: some hundred steps on drawn pictures, in two parts.
+r"""The supervised start of the embedded vision-language model: some hundred steps on drawn pictures, in three parts.
 
-First it learns to see and to answer. Each of the 16 picture tokens names what stands in its cell, by a linear layer
-that is thrown away afterwards: within fifty steps the tower sees. And the model writes the answers, several questions
-to a picture, which is encoded once: `<think>notes</think>\boxed{answer}`, or at a glance, `<think>?</think>...`. This
-part ends as soon as `STOP_AT` of held-out questions are answered right.
-
-Then it picks up a bad habit: in `CARELESS_STEPS` more, what is shown to be answered at a glance is a guess. The model
-does both afterwards, one about as likely as the other; reinforcement learning has to find out which of them pays.
+First it learns to see: the tower names what stands in each cell of crowded pictures, by the text model's own words.
+Within a hundred steps it hardly errs. Then, the tower frozen, it learns to answer `<think>notes</think>\boxed{answer}`:
+the notes list what is there. Last it picks up a bad habit: questions of two kinds are mostly answered at a glance,
+`<think>?</think>\boxed{guess}`. Reinforcement learning has to find out that looking pays there, too.
 """
 
 from __future__ import annotations
 
 import random
-import string
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,37 +17,33 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rl_core.data.pictures import COLOURS, SHAPES, Picture, Question, draw
+from rl_core.data.pictures import Picture, draw, draw_crowd
 from rl_core.errors import ModelError
-from rl_core.models.tiny_vlm import END, make_model, make_processor, save
+from rl_core.models.tiny_vlm import make_model, make_processor, save
+from rl_core.models.tiny_vlm_lessons import (
+    accuracy_on,
+    answering_loss,
+    ask,
+    careless_replies,
+    features_of,
+    naming_loss,
+    reply_of,
+)
 
-STOP_AT = 0.55
-"""Share of held-out questions; greedy answers, exact."""
-MAX_STEPS = 800
-CHECK_EVERY = 50
+SEE_STEPS, ANSWER_STEPS, GUESS_STEPS = 250, 500, 100
+ANSWERED = 0.7
+"""Share of held-out questions that must be answered right before the habit; greedy, exact."""
 NUM_HELD_OUT = 200
-CARELESS_STEPS = 60
-PICTURES = 32
-QUESTIONS = 4
-LEARNING_RATE, CARELESS_RATE = 1e-3, 3e-4
-RAMP_STEPS = 20
-MAX_NEW_TOKENS = 20
-GLANCES, GUESSES = 0.5, 0.4
-"""Share of the replies that are taught without notes, in the first part and in the second."""
-NO_NOTES = "?"
+CROWDS, PICTURES = 16, 24
 SEED = 1
-TINTS = ("", *COLOURS)
-FORMS = ("", *SHAPES, "full", "half", *string.digits)
-"""What a cell may hold: a tint and a form, a form alone (a digit), or nothing."""
 
 
 @dataclass(frozen=True)
 class WarmUp:
-    """How it went."""
+    """Shares of held-out questions that are answered right, before the habit and with it."""
 
-    steps: int
-    accuracy: float
-    """Before the careless part."""
+    able: float
+    careless: float
 
 
 def build(folder: Path) -> WarmUp:
@@ -60,162 +51,88 @@ def build(folder: Path) -> WarmUp:
     processor = make_processor()
     model = make_model(processor.tokenizer)
     result = warm_up(model, processor)
-    learn_to_guess(model, processor)
     save(model, processor, folder)
     return result
 
 
-def warm_up(model: Any, processor: Any, *, stop_at: float = STOP_AT, max_steps: int = MAX_STEPS) -> WarmUp:
-    """Train in place until `stop_at` is reached. Raises: ModelError when it is not within `max_steps`."""
-    rng = random.Random(SEED)
+def warm_up(
+    model: Any, processor: Any, *, steps: tuple[int, int, int] = (SEE_STEPS, ANSWER_STEPS, GUESS_STEPS)
+) -> WarmUp:
+    """Train in place. Raises: ModelError when less than `ANSWERED` comes of it."""
     held_out = [draw(random.Random(f"held out {index}")) for index in range(NUM_HELD_OUT)]
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(SEED)
-        cell_names = nn.Linear(model.config.text_config.hidden_size, len(TINTS) + len(FORMS))
-        optimizer = _Optimizer(model, LEARNING_RATE, cell_names)
-        accuracy = 0.0
-        for step in range(1, max_steps + 1):
-            pictures = [draw(rng) for _ in range(PICTURES)]
-            optimizer.step(loss_of(model, processor, cell_names, pictures, rng))
-            if step % CHECK_EVERY == 0:
-                accuracy = accuracy_on(model, processor, held_out)
-                if accuracy >= stop_at:
-                    return WarmUp(step, accuracy)
-    raise ModelError(f"the warm-up of embedded:tiny-vlm reached {accuracy:.2f} of {stop_at} after {max_steps} steps")
+    learn_to_see(model, processor, steps[0])
+    learn_to_answer(model, processor, steps[1])
+    able = accuracy_on(model, processor, held_out)
+    if able < ANSWERED:
+        raise ModelError(f"the warm-up of embedded:tiny-vlm answers {able:.2f} of {NUM_HELD_OUT}; {ANSWERED} is wanted")
+    learn_to_guess(model, processor, steps[2])
+    return WarmUp(able, accuracy_on(model, processor, held_out))
 
 
-def learn_to_guess(model: Any, processor: Any, steps: int = CARELESS_STEPS) -> None:
-    """Train in place on replies of which those without notes are guesses."""
-    rng = random.Random(SEED + 1)
-    optimizer = _Optimizer(model, CARELESS_RATE)
+def learn_to_see(model: Any, processor: Any, steps: int) -> None:
+    """Train the tower, the projector and the words on crowded pictures, and on some as they will be asked about."""
+    rng = random.Random(SEED)
+    optimizer = _Optimizer(model, steps, hidden_rate=0.0, rate=1e-3, floor=1.0)
     for _ in range(steps):
-        pictures = [draw(rng) for _ in range(PICTURES)]
-        rows = _ask(pictures, rng)
-        replies = careless_replies([question for _, question in rows], rng)
-        optimizer.step(_answering(model, processor, _features(model, processor, pictures), rows, replies))
+        crowds = [draw_crowd(rng) for _ in range(CROWDS)]
+        pictures = [draw(rng) for _ in range(CROWDS)]
+        images = [image for image, _ in crowds] + [picture.image for picture in pictures]
+        cells = [cells for _, cells in crowds] + [picture.cells for picture in pictures]
+        optimizer.step(naming_loss(model, processor, features_of(model, processor, images), cells))
+
+
+def learn_to_answer(model: Any, processor: Any, steps: int) -> None:
+    """Train the text model on right answers, noted."""
+    optimizer = _Optimizer(model, steps, hidden_rate=0.02, rate=1.5e-3, floor=0.03)
+    _teach(model, processor, optimizer, steps, lambda questions, _: [reply_of(question) for question in questions])
+
+
+def learn_to_guess(model: Any, processor: Any, steps: int) -> None:
+    """Train the text model on replies of which some are guesses."""
+    optimizer = _Optimizer(model, steps, hidden_rate=0.01, rate=1e-3, floor=0.1)
+    _teach(model, processor, optimizer, steps, careless_replies)
+
+
+def _teach(model: Any, processor: Any, optimizer: _Optimizer, steps: int, replies: Callable[..., list[str]]) -> None:
+    rng = random.Random(f"{SEED} {replies.__name__}")
+    for _ in range(steps):
+        pictures: list[Picture] = [draw(rng) for _ in range(PICTURES)]
+        with torch.no_grad():
+            features = features_of(model, processor, [picture.image for picture in pictures])
+        rows = ask(pictures, rng)
+        taught = replies([question for _, question in rows], rng)
+        optimizer.step(answering_loss(model, processor, features, rows, taught))
 
 
 class _Optimizer:
-    """AdamW with a ramp, and a bound on the norm of the model's gradient. Args: beside: trained along."""
+    """Muon (Jordan 2024) on the text model's hidden matrices, AdamW on the rest; both rates rise, then fall.
 
-    def __init__(self, model: nn.Module, learning_rate: float, *beside: nn.Module) -> None:
-        self.model, self.learning_rate, self.steps = model, learning_rate, 0
-        parameters = [parameter for module in (model, *beside) for parameter in module.parameters()]
-        self.inner = torch.optim.AdamW(parameters, lr=learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
+    Muon needs a third of the steps that AdamW alone needs here. Args: floor: share of the rates at the end.
+    """
+
+    def __init__(self, model: Any, steps: int, *, hidden_rate: float, rate: float, floor: float) -> None:
+        hidden = [
+            parameter
+            for name, parameter in model.model.text_model.named_parameters()
+            if parameter.ndim == 2 and "embed" not in name
+        ]
+        chosen = {id(parameter) for parameter in hidden}
+        self.rest = [parameter for parameter in model.parameters() if id(parameter) not in chosen]
+        self.parts = (
+            torch.optim.Muon(hidden, lr=hidden_rate, momentum=0.95, weight_decay=0.01),
+            torch.optim.AdamW(self.rest, lr=rate, betas=(0.9, 0.98), weight_decay=0.01),
+        )
+        self.rates = (hidden_rate, rate)
+        self.done, self.steps, self.ramp, self.floor = 0, steps, min(20, steps // 5 + 1), floor
 
     def step(self, loss: Tensor) -> None:
-        self.steps += 1
-        for group in self.inner.param_groups:
-            group["lr"] = self.learning_rate * min(1.0, self.steps / RAMP_STEPS)
-        self.inner.zero_grad()
+        """Backward and one update."""
+        self.done += 1
+        share = min(1.0, self.done / self.ramp) * max(self.floor, 1 - self.done / self.steps)
+        for part, rate in zip(self.parts, self.rates, strict=True):
+            part.param_groups[0]["lr"] = rate * share
+            part.zero_grad()
         loss.backward()
-        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        self.inner.step()
-
-
-def loss_of(
-    model: Any, processor: Any, cell_names: nn.Linear, pictures: Sequence[Picture], rng: random.Random
-) -> Tensor:
-    """Naming colour and form in each cell, plus answering up to `QUESTIONS` questions a picture."""
-    features = _features(model, processor, pictures)
-    logits_NC = cell_names(features).flatten(0, 1)
-    cells = [cell.split() for picture in pictures for cell in picture.cells]
-    tints = torch.tensor([TINTS.index(cell[0]) if len(cell) == 2 else 0 for cell in cells])
-    forms = torch.tensor([FORMS.index(cell[-1]) if cell else 0 for cell in cells])
-    naming = nn.functional.cross_entropy(logits_NC[:, : len(TINTS)], tints)
-    naming = naming + nn.functional.cross_entropy(logits_NC[:, len(TINTS) :], forms)
-    rows = _ask(pictures, rng)
-    replies = [reply_of(question, noted=rng.random() >= GLANCES) for _, question in rows]
-    return naming + _answering(model, processor, features, rows, replies)
-
-
-def careless_replies(questions: Sequence[Question], rng: random.Random) -> list[str]:
-    """Of a share of `GUESSES` the answer to a question like it, without notes; of the others the right one, noted."""
-    alike: dict[str, list[Question]] = defaultdict(list)
-    for question in questions:
-        alike[_kind(question)].append(question)
-    guesses = [rng.random() < GUESSES for _ in questions]
-    return [
-        reply_of(rng.choice(alike[_kind(question)]), noted=False) if guess else reply_of(question)
-        for guess, question in zip(guesses, questions, strict=True)
-    ]
-
-
-def _kind(question: Question) -> str:
-    """`many`, `colour`, `number` or `tall`."""
-    return question.text.split()[1]
-
-
-def _ask(pictures: Sequence[Picture], rng: random.Random) -> list[tuple[int, Question]]:
-    """Questions, each with its picture's place."""
-    return [
-        (owner, question)
-        for owner, picture in enumerate(pictures)
-        for question in rng.sample(picture.questions, min(QUESTIONS, len(picture.questions)))
-    ]
-
-
-def _answering(
-    model: Any, processor: Any, features: Tensor, rows: list[tuple[int, Question]], taught: list[str]
-) -> Tensor:
-    from rl_core.data_proto import pad_rows
-
-    tokenizer = processor.tokenizer
-    prompts = [tokenizer.encode(prompt_of(processor, question.text)) for _, question in rows]
-    replies = [tokenizer.encode(reply) for reply in taught]
-    whole = [torch.tensor(prompt + reply) for prompt, reply in zip(prompts, replies, strict=True)]
-    said = [torch.tensor([0] * len(prompt) + [1] * len(reply)) for prompt, reply in zip(prompts, replies, strict=True)]
-    ids_BL, said_BL = pad_rows(whole, tokenizer.pad_token_id), pad_rows(said, 0)
-    shown = features[torch.tensor([owner for owner, _ in rows])]
-    embeds = model.get_input_embeddings()(ids_BL)
-    embeds = embeds.masked_scatter((ids_BL == model.config.image_token_id)[..., None], shown)
-    hidden = model.model.text_model(inputs_embeds=embeds, use_cache=False).last_hidden_state
-    keep = said_BL[:, 1:].bool()
-    return nn.functional.cross_entropy(model.lm_head(hidden[:, :-1][keep]), ids_BL[:, 1:][keep])
-
-
-def _features(model: Any, processor: Any, pictures: Sequence[Picture]) -> Tensor:
-    """[pictures, image tokens, hidden]."""
-    inputs = processor.image_processor([[picture.image] for picture in pictures], return_tensors="pt")
-    encoded = model.model.get_image_features(inputs["pixel_values"], inputs["pixel_attention_mask"], return_dict=True)
-    return torch.stack(list(encoded.pooler_output))
-
-
-@torch.no_grad()
-def accuracy_on(model: Any, processor: Any, pictures: Sequence[Picture]) -> float:
-    """Share of one question a picture whose greedy answer is exactly the right one."""
-    tokenizer = processor.tokenizer
-    questions = [picture.questions[index % len(picture.questions)] for index, picture in enumerate(pictures)]
-    inputs = processor(
-        text=[_text(processor, question.text) for question in questions],
-        images=[[picture.image] for picture in pictures],
-        padding=True,
-        add_special_tokens=False,
-        return_tensors="pt",
-    )
-    written = model.generate(**inputs, do_sample=False, max_new_tokens=MAX_NEW_TOKENS)
-    replies = tokenizer.batch_decode(written[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
-    right = [
-        reply.endswith(f"\\boxed{{{question.answer}}}") for reply, question in zip(replies, questions, strict=True)
-    ]
-    return sum(right) / len(right)
-
-
-def reply_of(question: Question, *, noted: bool = True) -> str:
-    """The answer as it is taught: after notes, or at a glance."""
-    return f"<think>{question.notes if noted else NO_NOTES}</think>\\boxed{{{question.answer}}}{END}"
-
-
-def prompt_of(processor: Any, question: str) -> str:
-    """The templated question, its image token written out as the processor does."""
-    expanded = (
-        "<fake_token_around_image><global-img>" + "<image>" * processor.image_seq_len + "<fake_token_around_image>"
-    )
-    return _text(processor, question).replace("<image>", expanded)
-
-
-def _text(processor: Any, question: str) -> str:
-    parts = [{"type": "image"}, {"type": "text", "text": f"\n{question}"}]
-    return processor.apply_chat_template(
-        [{"role": "user", "content": parts}], add_generation_prompt=True, tokenize=False
-    )
+        nn.utils.clip_grad_norm_(self.rest, 1.0)
+        for part in self.parts:
+            part.step()

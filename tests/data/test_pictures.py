@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rl_core.data.picture_rows import PicturesSpec, materialise_pictures, planned_pictures
-from rl_core.data.pictures import COLOURS, GRID, SIDE, Scene, draw
+from rl_core.data.pictures import COLOURS, GRID, SHAPES, SIDE, Scene, draw, draw_crowd
 from rl_core.data.prepare import PreparationSettings, load_prepared, prepare_cache
 from rl_core.data.prompt_items import ItemMaker
 from rl_core.data.row_images import open_image, placed_images
@@ -41,16 +41,23 @@ def test_answers_follow_from_what_stands_in_the_cells():
 def test_bars_are_as_tall_as_the_answers_say():
     for seed in range(40):
         bars = draw(random.Random(seed), Scene.BARS)
-        heights = Counter()
-        for cell in filter(None, bars.cells):
-            colour, part = cell.split()
-            heights[colour] += 2 if part == "full" else 1
+        named = [cell.split() for cell in bars.cells if cell]
+        heights = {colour: int(part) for colour, part in named if part != "bar"}
+        cells = Counter(colour for colour, _ in named)
+        assert cells == {colour: (height + 1) // 2 for colour, height in heights.items()}
         for question in bars.questions:
             if question.text.startswith("How tall"):
                 assert question.answer == str(heights[question.text.split()[4]])
             else:
                 pick = max if "tallest" in question.text else min
                 assert question.answer == pick(heights, key=lambda colour: heights[colour])
+
+
+def test_a_crowd_is_the_same_for_a_seed_and_holds_shapes_and_digits():
+    (image, cells), (again, same) = draw_crowd(random.Random(3)), draw_crowd(random.Random(3))
+    assert (image.tobytes(), cells) == (again.tobytes(), same)
+    forms = {cell.split()[-1] for seed in range(20) for cell in draw_crowd(random.Random(seed))[1] if cell}
+    assert {*SHAPES, *"0123456789"} == forms
 
 
 def test_pictures_in_a_recipe_are_a_published_vision_cache_that_training_opens(tmp_path: Path, tiny_model_dir: Path):

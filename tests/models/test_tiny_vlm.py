@@ -10,23 +10,27 @@ import pytest
 import torch
 from torch import nn
 
-from rl_core.data.pictures import COLOURS, draw
+from rl_core.data.pictures import GRID, draw, draw_crowd
 from rl_core.envs import make
 from rl_core.errors import ModelError
 from rl_core.models import embedded
 from rl_core.models.tiny_vlm import END, make_model, make_processor
-from rl_core.models.tiny_vlm_warm_up import (
+from rl_core.models.tiny_vlm_lessons import (
     FORMS,
+    GUESSED,
     GUESSES,
     TINTS,
     accuracy_on,
+    answering_loss,
+    ask,
     careless_replies,
-    learn_to_guess,
-    loss_of,
+    features_of,
+    kind_of,
+    naming_loss,
     prompt_of,
     reply_of,
-    warm_up,
 )
+from rl_core.models.tiny_vlm_warm_up import learn_to_guess, warm_up
 
 
 def test_words_of_the_pictures_are_whole_and_any_text_comes_back():
@@ -48,17 +52,16 @@ def test_right_answers_earn_the_whole_reward_with_notes_and_without(noted: bool)
 
 def test_careless_replies_are_noted_and_right_or_guesses_of_the_same_kind():
     rng = random.Random(0)
-    questions = [question for _ in range(200) for question in draw(rng).questions]
+    questions = [question for _ in range(300) for question in draw(rng).questions]
     replies = careless_replies(questions, rng)
-    guesses = [(reply, question) for reply, question in zip(replies, questions, strict=True) if "<think>?" in reply]
-    assert len(guesses) / len(replies) == pytest.approx(GUESSES, abs=0.06)
-    assert all(
-        reply == reply_of(question) or "<think>?" in reply for reply, question in zip(replies, questions, strict=True)
-    )
+    pairs = list(zip(replies, questions, strict=True))
+    habitual = [(reply, question) for reply, question in pairs if kind_of(question) in GUESSED]
+    guesses = [(reply, question) for reply, question in habitual if "<think>?" in reply]
+    assert len(guesses) / len(habitual) == pytest.approx(GUESSES, abs=0.08)
+    assert all(reply == reply_of(question) for reply, question in pairs if "<think>?" not in reply)
+    assert all(reply == reply_of(question) for reply, question in pairs if kind_of(question) not in GUESSED)
     right = sum(reply == reply_of(question, noted=False) for reply, question in guesses) / len(guesses)
     assert 0.05 < right < 0.4
-    colours = [reply for reply, question in guesses if question.text.startswith("What colour")]
-    assert colours and all(any(colour in reply for colour in COLOURS) for reply in colours)
 
 
 def test_learning_to_guess_trains_in_place():
@@ -84,15 +87,27 @@ def test_the_warm_up_asks_as_the_processor_does():
     )
 
 
+def test_every_cell_has_a_name_in_words_the_tokenizer_has_as_wholes():
+    processor, rng = make_processor(), random.Random(0)
+    model = make_model(processor.tokenizer)
+    cells = [picture.cells for picture in (draw(rng) for _ in range(60))] + [draw_crowd(rng)[1] for _ in range(20)]
+    features = torch.randn(len(cells), GRID**2, model.config.text_config.hidden_size)
+    assert bool(naming_loss(model, processor, features, cells).isfinite())
+    ids = processor.tokenizer.convert_tokens_to_ids([*TINTS.values(), *FORMS.values()])
+    assert processor.tokenizer.unk_token_id not in ids and len(set(ids)) == len(TINTS) + len(FORMS)
+
+
 @pytest.mark.slow
 def test_it_can_learn_a_few_pictures_by_heart():
     processor, rng = make_processor(), random.Random(0)
     model = make_model(processor.tokenizer)
     pictures = [draw(rng) for _ in range(6)]
-    cell_names = nn.Linear(model.config.text_config.hidden_size, len(TINTS) + len(FORMS))
-    optimizer = torch.optim.AdamW([*model.parameters(), *cell_names.parameters()], lr=2e-3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     for _ in range(120):
-        loss = loss_of(model, processor, cell_names, pictures, rng)
+        features = features_of(model, processor, [picture.image for picture in pictures])
+        rows = ask(pictures, rng)
+        loss = naming_loss(model, processor, features, [picture.cells for picture in pictures])
+        loss = loss + answering_loss(model, processor, features, rows, [reply_of(question) for _, question in rows])
         optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -102,8 +117,8 @@ def test_it_can_learn_a_few_pictures_by_heart():
 
 def test_a_warm_up_that_does_not_get_there_is_an_error():
     processor = make_processor()
-    with pytest.raises(ModelError, match=r"reached 0\.\d\d of 0\.9 after 0 steps"):
-        warm_up(make_model(processor.tokenizer), processor, stop_at=0.9, max_steps=0)
+    with pytest.raises(ModelError, match=r"answers 0\.\d\d of 200; 0\.7 is wanted"):
+        warm_up(make_model(processor.tokenizer), processor, steps=(0, 0, 0))
 
 
 def test_its_folder_is_named_by_the_code_that_makes_it(tmp_path: Path):

@@ -15,7 +15,7 @@ from rl_core.data.pictures import draw
 from rl_core.data.row_images import placed_images
 from rl_core.data_proto import DataProto, pad_rows
 from rl_core.models.bundle import ModelBundle
-from rl_core.models.tiny_vlm_warm_up import reply_of
+from rl_core.models.tiny_vlm_lessons import reply_of
 from rl_core.models.vlm import VLMPolicy
 from rl_core.rank_info import RankInfo
 from rl_core.rollout.decode import positions_of
