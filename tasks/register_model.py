@@ -25,7 +25,7 @@ def register_model(plan: RunPlan, baseline: EvalReceipt, final: EvalReceipt) -> 
     version = _register(session, name, model_dir, baseline, final)
     receipt = VersionReceipt(name=name, version=version, model_path=str(model_dir))
     session.folder.save_receipt("register-model", receipt)
-    _publish(session, [baseline, final])
+    _publish(session)
     return receipt
 
 
@@ -47,10 +47,10 @@ def _register(session: TrainingSession, name: str, model_dir: Path, baseline: Ev
     return register_version(tracking, name, model_dir, metrics, dataset, tags)
 
 
-def _publish(session: TrainingSession, evaluations: list[EvalReceipt]) -> None:
+def _publish(session: TrainingSession) -> None:
     path = reward_curve(
         session.folder.history(),
-        evaluations,
+        session.folder.evaluations(),
         session.folder.root / "reward-curve.png",
         curve=curve_of(session.recipe.domain),
     )

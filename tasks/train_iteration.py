@@ -10,7 +10,7 @@ from prefect.tasks import exponential_backoff
 from rl_core.tracking.plots import curve_of, reward_curve
 from rl_core.trainers.progress import ProgressEvent, announce, listeners
 from rl_core.trainers.session import TrainingSession, session_for
-from schemas.receipts import EvalReceipt, IterationReceipt, RunPlan
+from schemas.receipts import IterationReceipt, RunPlan
 from tasks import artifacts
 from tasks.retrying import worth_retrying
 
@@ -52,10 +52,9 @@ def train_iteration(plan: RunPlan, iteration: int) -> IterationReceipt:
 
 
 def _publish(session: TrainingSession) -> None:
-    baseline = session.folder.receipt("evaluate-baseline", EvalReceipt)
     path = reward_curve(
         session.folder.history(),
-        [baseline] if baseline else [],
+        session.folder.evaluations(),
         session.folder.root / "reward-curve.png",
         curve=curve_of(session.recipe.domain),
     )

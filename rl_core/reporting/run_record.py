@@ -66,10 +66,7 @@ class RunRecord:
     @cached_property
     def evaluations(self) -> list[EvalReceipt]:
         """Every evaluation of the run, by step; the baseline first and the final one last."""
-        labels = [path.stem for path in (self.folder.root / "receipts").glob("evaluate-*.json")]
-        found = [self.folder.receipt(label, EvalReceipt) for label in labels]
-        ranks = {"baseline": 0, "final": 2}
-        return sorted((one for one in found if one), key=lambda one: (one.step, ranks.get(one.label, 1)))
+        return self.folder.evaluations()
 
     def evaluation(self, label: str) -> EvalReceipt | None:
         return next((one for one in self.evaluations if one.label == label), None)

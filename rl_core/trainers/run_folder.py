@@ -101,6 +101,13 @@ class RunFolder:
             return done.metrics
         return done.metrics | {f"eval/{name}": value for name, value in played.values().items()}
 
+    def evaluations(self) -> list[EvalReceipt]:
+        """Every evaluation so far, by step; the baseline first and the final one last."""
+        texts = [path.read_text(encoding="utf-8") for path in self.root.glob("receipts/evaluate-*.json")]
+        ranks = {"baseline": 0, "final": 2}
+        found = [EvalReceipt.model_validate_json(text) for text in texts]
+        return sorted(found, key=lambda one: (one.step, ranks.get(one.label, 1)))
+
     def trainer_state(self, iteration: int) -> dict[str, Any]:
         """The driver's state in a complete checkpoint."""
         return json.loads((self.checkpoint(iteration) / "trainer.json").read_text(encoding="utf-8"))

@@ -197,3 +197,9 @@ def test_an_unknown_metric_is_named_with_the_known_ones(folder: RunFolder):
     finish(folder, 1, 0.1)
     with pytest.raises(RecipeError, match=r"best_metric: no metric 'reward_men' .*'reward_mean'"):
         folder.best("reward_men", 1)
+
+
+def test_evaluations_come_by_step_the_final_one_last(folder: RunFolder):
+    for label, step in (("final", 8), ("iteration-2", 8), ("baseline", 0), ("iteration-1", 4)):
+        folder.save_receipt(f"evaluate-{label}", evaluated(0.5).model_copy(update={"label": label, "step": step}))
+    assert [one.label for one in folder.evaluations()] == ["baseline", "iteration-1", "iteration-2", "final"]
