@@ -123,16 +123,15 @@ class Trainer(ABC):
         with self._phase("rollout"):
             rollouts = self.rollout(prompts)
         metrics: dict[str, float] = {}
-        for name, rollout in rollouts.items():
+        for name, learned in self._learn(prompts, rollouts).items():
             prefix = "" if len(rollouts) == 1 else f"{name}/"
-            for key, value in self._learn(name, prompts, rollout).items():
-                metrics[prefix + key] = value
+            metrics |= {prefix + key: value for key, value in learned.items()}
         with self._phase("sync"):
             self.sync_weights()
         self.step_count += 1
         metrics |= {f"seconds/{phase}": seconds for phase, seconds in self._seconds.items()}
         announce(ProgressEvent("step", self.step_count, self.total_steps, metrics))
-        return metrics, rollout
+        return metrics, list(rollouts.values())[-1]
 
     def evaluate(self, items: Sequence[dict[str, Any]], max_new_tokens: int) -> DataProtoRef:
         """Play held-out rows greedily, in order; with the moving average, where it says so."""
@@ -177,31 +176,43 @@ class Trainer(ABC):
             group.close()
         self.groups = []
 
-    def _learn(self, name: str, prompts: DataProto, rollout: DataProtoRef) -> dict[str, float]:
-        track = self.tracks[name]
-        rewarded = self._reward(track, prompts, rollout)
-        if not track.learns:
-            return self.describe(rollout) | rewarded
+    def train(self, batches: dict[str, DataProto | DataProtoRef]) -> dict[str, dict[str, float]]:
+        """Train each track on its rewarded batch, one after the other. Returns: metrics by track."""
+        trained = {}
+        for name, batch in batches.items():
+            track = self.tracks[name]
+            trained[name] = track.stack.train(batch).to_floats()
+            if track.critic is not None:
+                trained[name] |= critic_metrics(track.critic.stack.train(batch).to_floats())
+        return trained
+
+    def _learn(self, prompts: DataProto, rollouts: dict[str, DataProtoRef]) -> dict[str, dict[str, float]]:
+        """Rewards and advantages of every track, in order, then the training of those that learn."""
+        metrics: dict[str, dict[str, float]] = {}
+        batches: dict[str, DataProto | DataProtoRef] = {}
+        for name, rollout in rollouts.items():
+            metrics[name] = self._reward(self.tracks[name], prompts, rollout)
+            if self.tracks[name].learns:
+                batches[name] = self._with_advantages(name, rollout, metrics[name])
+            metrics[name] = self.describe(rollout) | metrics[name]
+        with self._phase("train"):
+            trained = self.train(batches)
+        for name, batch in batches.items():
+            metrics[name] |= trained[name]
+            metrics[name] |= self._adapt(self.tracks[name], metrics[name], len(batch))
+            num_tokens = float(batch.tensor("num_tokens").sum())
+            metrics[name]["train_tokens_per_second"] = num_tokens / self._seconds["train"]
+        return metrics
+
+    def _with_advantages(self, name: str, rollout: DataProtoRef, metrics: dict[str, float]) -> DataProto | DataProtoRef:
+        """What to train a track on. Args: metrics: of the track; some are added."""
         batch, num_sampled, refilled = self._refilled(name, rollout)
         with self._phase("advantage"):
-            self._measure(track, batch)
-            advantages = add_advantages(track.algorithm, batch, self._group_ids(track, batch))
-        with self._phase("train"):
-            trained = track.stack.train(batch).to_floats()
-            if track.critic is not None:
-                trained |= critic_metrics(track.critic.stack.train(batch).to_floats())
-        return (
-            self.describe(rollout)
-            | rewarded
-            | refilled
-            | advantages
-            | trained
-            | self._adapt(track, advantages | trained, len(batch))
-            | {
-                "rollout_tokens_per_second": num_sampled / self._seconds["rollout"],
-                "train_tokens_per_second": float(batch.tensor("num_tokens").sum()) / self._seconds["train"],
-            }
-        )
+            self._measure(self.tracks[name], batch)
+            advantages = add_advantages(self.tracks[name].algorithm, batch, self._group_ids(self.tracks[name], batch))
+        metrics |= refilled | advantages
+        metrics["rollout_tokens_per_second"] = num_sampled / self._seconds["rollout"]
+        return batch
 
     def _reward(self, track: Track, prompts: DataProto, rollout: DataProtoRef) -> dict[str, float]:
         """Everything that changes or compares with the rewards of a rollout, in place."""

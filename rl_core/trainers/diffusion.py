@@ -23,6 +23,9 @@ TRACK = "images"
 class DiffusionTrainer(Trainer):
     """RL on a flow-matching model with the recipe's scorers."""
 
+    engine_class: type[DiffusionEngine] = DiffusionEngine
+    """What samples."""
+
     @property
     def held_out_scores(self) -> tuple[str, ...]:
         """What each scorer said, those that are only measured (`weight: 0`) among them."""
@@ -38,11 +41,14 @@ class DiffusionTrainer(Trainer):
             self.wire()
         self.groups = [whole]
 
-    def wire(self) -> None:
-        """All components, in the block that is open."""
-        algorithm = self._training_side()
+    def wire(self, backend: Remote | None = None) -> None:
+        """All components, in the block that is open.
+
+        Args: backend: of a model that is there already; unset loads the recipe's.
+        """
+        algorithm = self._training_side(backend)
         self.engine = remote(
-            DiffusionEngine,
+            self.engine_class,
             self.backend,
             self.recipe.diffusion,
             self.recipe.rollout,
@@ -52,13 +58,15 @@ class DiffusionTrainer(Trainer):
         )
         self.reward_service = remote(RewardService, self.recipe.rewards, self.recipe.reward_service)
 
-    def _training_side(self) -> Any:
+    def _training_side(self, backend: Remote | None) -> Any:
         """Model, backend, algorithm and stack. Returns: the driver's algorithm."""
         recipe = self.recipe
         driver_algorithm, algorithm = wire_algorithm(recipe)
-        bundle = remote(DiffusionBundle, self.source_model, recipe.model)
-        with_reference = driver_algorithm.needs_reference
-        self.backend = wire_backend(recipe, bundle, self.total_steps, with_reference=with_reference)
+        if backend is None:
+            bundle = remote(DiffusionBundle, self.source_model, recipe.model)
+            with_reference = driver_algorithm.needs_reference
+            backend = wire_backend(recipe, bundle, self.total_steps, with_reference=with_reference)
+        self.backend = backend
         sde, options = getattr(driver_algorithm.config, "sde", None), stack_options(recipe)
         if sde is None:
             stack = remote(NftStack, self.backend, algorithm, recipe.diffusion, **options)

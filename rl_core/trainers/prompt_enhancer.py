@@ -72,16 +72,16 @@ class PromptEnhancerTrainer(Trainer):
         text = self.writer.engine.rollout(asked, self.step_count, None, attempt)
         text.union(lineage(text.non_tensor_batch["uid"].tolist()))
         drawings = self._drawings(items, text)
+        if not drawings:
+            raise RewardError(f"nothing that was written can be drawn; first: {text.non_tensor_batch['error'][0]}")
         images = self.painter.engine.rollout(prompt_batch(drawings), self.step_count, None, attempt)
         images.union(lineage(images.non_tensor_batch["uid"].tolist()))
-        self._drawn = _as_asked(images, drawings)
+        self._drawn = as_asked(images, drawings)
         return {IMAGES: images, TEXT: text}
 
     def _drawings(self, items: dict[str, dict[str, Any]], text: DataProtoRef) -> list[dict[str, Any]]:
-        columns, failed = text.non_tensor_batch, text.tensor("failed").tolist()
-        if all(failed):
-            raise RewardError(f"every rewrite failed, so there is nothing to draw; first: {columns['error'][0]}")
-        rows = zip(columns["uid"], columns[ID], columns["response"], failed, strict=True)
+        columns = text.non_tensor_batch
+        rows = zip(columns["uid"], columns[ID], columns["response"], text.tensor("failed").tolist(), strict=True)
         track = self.config.images
         return [drawing(items[uid], row, drawn_prompt(said, track)) for uid, row, said, bad in rows if not bad]
 
@@ -142,7 +142,7 @@ class PromptEnhancerTrainer(Trainer):
     def _judged(self, items: Sequence[dict[str, Any]], drawn: Sequence[str]) -> DataProtoRef:
         """One picture of each of `drawn`, scored against what its item asks."""
         drawings = [drawing(item, item["uid"], prompt) for item, prompt in zip(items, drawn, strict=True)]
-        played = _as_asked(self.painter.engine.evaluate(prompt_batch(drawings)), drawings)
+        played = as_asked(self.painter.engine.evaluate(prompt_batch(drawings)), drawings)
         self.painter.add_rewards(played)
         return played
 
@@ -158,7 +158,7 @@ class PromptEnhancerTrainer(Trainer):
             self.painter.backend.export(f"{folder}/{IMAGES_FOLDER}")
 
 
-def _as_asked(images: DataProtoRef, drawings: Sequence[dict[str, Any]]) -> DataProtoRef:
+def as_asked(images: DataProtoRef, drawings: Sequence[dict[str, Any]]) -> DataProtoRef:
     """Put what was asked into `prompt`, which scorers read, and what was drawn into `response`, in place."""
     by_id = {drawn["uid"]: drawn for drawn in drawings}
     rows = [by_id[uid] for uid in images.non_tensor_batch["uid"]]

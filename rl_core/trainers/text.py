@@ -65,18 +65,23 @@ class TextTrainer(Trainer):
                     self.reward_service = remote(RewardService, recipe.rewards, recipe.reward_service)
         self.groups = [whole]
 
-    def wire(self) -> None:
-        """What trains, and the engine that samples it, side by side in the block that is open."""
-        self._training_side()
+    def wire(self, backend: Remote | None = None) -> None:
+        """What trains, and the engine that samples it, side by side in the block that is open.
+
+        Args: backend: of a model that is there already; unset loads the recipe's.
+        """
+        self._training_side(backend)
         self.engine = remote(RolloutEngine, self.backend, *self._engine_options())
 
-    def _training_side(self) -> None:
+    def _training_side(self, backend: Remote | None = None) -> None:
         """Model, backend, algorithm and stack."""
         recipe = self.recipe
         driver_algorithm, algorithm = wire_algorithm(recipe)
-        bundle = remote(ModelBundle, self.source_model, recipe.model)
-        with_reference = self.keeps_reference(driver_algorithm)
-        self.backend = wire_backend(recipe, bundle, self.total_steps, with_reference=with_reference)
+        if backend is None:
+            bundle = remote(ModelBundle, self.source_model, recipe.model)
+            with_reference = self.keeps_reference(driver_algorithm)
+            backend = wire_backend(recipe, bundle, self.total_steps, with_reference=with_reference)
+        self.backend = backend
         stack = remote(
             TrainStack,
             self.backend,
