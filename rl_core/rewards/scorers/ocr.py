@@ -43,7 +43,8 @@ class OcrScorer(ImageScorer):
                 f"reward ocr needs the extra `rewards`: pip install 'rl-train[rewards]' ({error})"
             ) from error
         threads = {f"EngineConfig.onnxruntime.{kind}_op_num_threads": config.num_threads for kind in ("intra", "inter")}
-        self._reader: Any = RapidOCR(params={"Global.log_level": "error", **threads})
+        wanted = {"Global.log_level": "error", "Global.text_score": config.min_confidence}
+        self._reader: Any = RapidOCR(params=wanted | threads)
 
     def score_images(self, samples: Sequence[Sample]) -> Sequence[float | Unscored]:
         """Prompts that quote nothing are marked."""
@@ -61,9 +62,7 @@ class OcrScorer(ImageScorer):
         import numpy as np
 
         # OpenCV's order of channels.
-        found = self._reader(np.asarray(image.convert("RGB"))[:, :, ::-1])
-        lines = zip(found.txts or (), found.scores or (), strict=True)
-        return "\n".join(text for text, confidence in lines if confidence >= self.config.min_confidence)
+        return "\n".join(self._reader(np.asarray(image.convert("RGB"))[:, :, ::-1]).txts or ())
 
 
 def quoted(prompt: str) -> list[str]:
