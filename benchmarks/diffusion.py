@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from rl_core.algorithms import algorithms
 from rl_core.data_proto import DataProto
-from rl_core.models.diffusion.bundle import DiffusionBundle
+from rl_core.models.diffusion.bundle import DiffusionBundle, load_family
 from rl_core.models.diffusion.levels import noise_levels
 from rl_core.models.tiny_sd3 import make_pipeline
 from rl_core.rank_info import RankInfo
@@ -54,10 +54,12 @@ def build(folder: str, device: str, *, checkpointing: bool) -> tuple[DiffusionEn
     return engine, StepStack(backend, algorithm_cls(settings), CONFIG, settings.sde, micro_batch_size=16)
 
 
-def samplers(engine: DiffusionEngine, num_samples: int) -> dict[str, Callable[[], Any]]:
-    """What is compared."""
+def samplers(engine: DiffusionEngine, folder: str, num_samples: int) -> dict[str, Callable[[], Any]]:
+    """What is compared; the plain pipeline has weights of its own, which nothing has sharded."""
     items = [{"prompt": f"a photo of the digit {digit % 10}", "uid": str(digit)} for digit in range(num_samples)]
-    pipeline, jobs = engine.family.pipeline, engine.jobs_of(items)
+    jobs = engine.jobs_of(items)
+    pipeline = load_family(folder, folder).pipeline.to(engine.backend.device)
+    pipeline.transformer.eval()
     levels = noise_levels(engine.family, CONFIG, CONFIG.num_steps)
     noise = initial_noise([job.start for job in jobs], engine.latent_shape).to(engine.backend.device)
     actions = action_steps(engine.sde, CONFIG.num_steps, 0)  # type: ignore[arg-type]
@@ -158,7 +160,7 @@ def main() -> None:
 def compare(folder: str, arguments: argparse.Namespace) -> None:
     """Sampling, then training with and without activation checkpointing."""
     engine, stack = build(folder, arguments.device, checkpointing=False)
-    best = best_of(samplers(engine, arguments.samples), arguments.repeats)
+    best = best_of(samplers(engine, folder, arguments.samples), arguments.repeats)
     print(f"{arguments.samples} samples, {CONFIG.num_steps} steps, guidance {CONFIG.guidance_scale:g}")
     for name, seconds in best.items():
         print(f"  {name:20} {arguments.samples / seconds:8.1f} samples/s")
