@@ -5,6 +5,7 @@ import logging
 
 import pytest
 
+from rl_core.recipes import dump_recipe, parse_recipe, shown_values
 from rl_core.secrets import RedactedRecord, is_secret_name, redact, redact_values
 
 
@@ -96,3 +97,17 @@ def test_every_handler_sees_a_redacted_record_and_traceback():
     assert "ValueError: token=***" in said
     assert "kept {'n': 1}" in said
     assert "hunter22" not in said and "abc123" not in said
+
+
+def test_what_is_written_of_a_recipe_has_no_secrets_and_the_recipe_keeps_them():
+    reward = {"name": "remote", "url": "http://ada:hunter22@scorer:8001", "weight": 1.0}
+    values = {
+        "name": "mine",
+        "model": {"path": "org/model"},
+        "data": {"train": ["a.jsonl"], "eval": ["b.jsonl"]},
+        "rewards": [reward],
+    }
+    recipe = parse_recipe(values)
+    assert "http://ada:***@scorer:8001" in dump_recipe(recipe)
+    assert "hunter22" not in dump_recipe(recipe) + str(shown_values(recipe))
+    assert recipe.rewards[0]["url"] == reward["url"]
