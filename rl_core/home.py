@@ -83,6 +83,9 @@ class Home:
             "PREFECT_HOME": str(self.prefect),
             "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
             "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "90",
+            # What workers print is logged by `rl_core.workers`, and belongs to the flow run.
+            "PREFECT_LOGGING_EXTRA_LOGGERS": "rl_core",
+            "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
             "DO_NOT_TRACK": "1",
             "MLFLOW_DISABLE_TELEMETRY": "true",
             "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",

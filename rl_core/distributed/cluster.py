@@ -9,6 +9,8 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from rl_core.distributed.output import collected_output
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -31,11 +33,12 @@ def ray_cluster(address: str | None, num_devices: int, device_kind: str) -> Iter
             address=address or "local",
             include_dashboard=False if address is None else None,
             configure_logging=False,
-            log_to_driver=False,
+            log_to_driver=True,
             **options,
         )
     try:
-        yield
+        with collected_output():
+            yield
     finally:
         ray.shutdown()
 

@@ -44,6 +44,11 @@ class StatusServer:
         self.port: int = self._socket.getsockname()[1]
         threading.Thread(target=self._serve, name="status", daemon=True).start()
 
+    @property
+    def method(self) -> str:
+        """What the main thread runs; empty when idle."""
+        return self._method
+
     def begin(self, method: str) -> None:
         """The main thread starts `method`."""
         self._method, self._since = method, time.monotonic()

@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from rl_core.distributed.failures import Failure, failure_of
+from rl_core.distributed.output import label_output
 from rl_core.distributed.refs import ShardRef, Stored, store
 from rl_core.distributed.status import StatusServer
 from rl_core.rank_info import RankInfo
@@ -50,6 +51,7 @@ class DeviceWorker:
         self.info, self.collective_timeout_s = info, collective_timeout_s
         self.objects: dict[str, Any] = {}
         self.server = StatusServer()
+        label_output(lambda: f"rank {self.info.rank} {self.server.method}".rstrip())
 
     def address(self) -> Address:
         """Where this worker is, with a port that is free for the process group."""

@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from rl_core.distributed.failures import Failure, cause, hung_error
+from rl_core.distributed.output import forward
 from rl_core.distributed.status import Status, ask
 from rl_core.distributed.worker import START_TIMEOUT_S, Address, DeviceWorker
 from rl_core.errors import WorkerDied
@@ -135,6 +136,7 @@ class _Watch:
     def finish(self) -> dict[int, Any]:
         while self.pending:
             self._take(HEARTBEAT_S if self.first_end is None else min(HEARTBEAT_S, self.timeout_s))
+            forward()
             if self.failures:
                 self._raise()
             self._check_stragglers()

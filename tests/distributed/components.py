@@ -211,3 +211,15 @@ class Unpicklable(Exception):
 
     def __init__(self, one: str, two: str) -> None:
         super().__init__(f"{one} {two}")
+
+
+class Talker:
+    """Prints."""
+
+    needs_rank_info = True
+
+    def __init__(self, *, rank_info: RankInfo) -> None:
+        self.info = rank_info
+
+    def say(self, text: str) -> None:
+        print(f"{text} from {self.info.rank}")

@@ -1,0 +1,89 @@
+"""What workers print, line by line with rank and role, in the log of whoever called them.
+
+A worker's streams put `[rank 1 Stack-0.train] ` before every line. Ray carries the lines to the driver, where a thread
+of Ray's hands them over; they are logged by `forward`, on the thread that waits for the call, since a log knows from
+the thread which run it belongs to. Lines without that mark come from libraries below Python; Ray keeps them in files.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from queue import Empty, SimpleQueue
+from typing import Any, TextIO
+
+logger = logging.getLogger("rl_core.workers")
+
+MAX_LINES = 200
+"""Lines logged at once; a worker that prints more fills a disk, not the log."""
+HANDLER = "rl-train"
+RAYS_HANDLER = "ray_print_logs"
+_MARKED = re.compile(r"\[rank \d+(?: [^\]]+)?\] ")
+_PROGRESS_BAR = re.compile(r"\d+%\|")
+_lines: SimpleQueue[str] = SimpleQueue()
+
+
+class Labelled:
+    """A text stream that marks every line. Args: label: what the process is doing, asked at each line."""
+
+    def __init__(self, stream: TextIO, label: Callable[[], str]) -> None:
+        self._stream, self._label = stream, label
+        self._rest = ""
+
+    def write(self, text: str) -> int:
+        """Write whole lines; the rest waits for its end. Progress bars are left out."""
+        *lines, self._rest = (self._rest + text).split("\n")
+        for line in lines:
+            shown = line.rpartition("\r")[2].rstrip()
+            if shown and not _PROGRESS_BAR.search(shown):
+                self._stream.write(f"[{self._label()}] {shown}\n")
+        if lines:
+            self._stream.flush()
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def label_output(label: Callable[[], str]) -> None:
+    """Mark what this process prints from now on."""
+    sys.stdout, sys.stderr = Labelled(sys.stdout, label), Labelled(sys.stderr, label)  # type: ignore[assignment]
+
+
+@contextmanager
+def collected_output() -> Iterator[None]:
+    """Take what workers print from Ray, which would print it to this process's own output, for `forward`."""
+    # Ray has no public way to this; the same dispatcher serves its notebooks.
+    from ray._private.ray_logging import global_worker_stdstream_dispatcher as dispatcher
+
+    dispatcher.remove_handler(RAYS_HANDLER)
+    dispatcher.add_handler(HANDLER, collect)
+    try:
+        yield
+    finally:
+        dispatcher.remove_handler(HANDLER)
+        forward()
+
+
+def collect(batch: Mapping[str, Any]) -> None:
+    """Keep a batch of lines until `forward`. Args: batch: as Ray's dispatcher hands it over."""
+    for line in batch.get("lines", ()):
+        if _MARKED.match(line):
+            _lines.put(line)
+
+
+def forward() -> None:
+    """Log what workers have printed since the last time."""
+    for _ in range(MAX_LINES):
+        try:
+            logger.info("%s", _lines.get_nowait())
+        except Empty:
+            return
+    left = _lines.qsize()
+    while not _lines.empty():
+        _lines.get()
+    if left:
+        logger.warning("%d more lines of workers are in Ray's log files alone", left)
