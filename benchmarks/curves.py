@@ -46,7 +46,7 @@ COMPARISONS = {
     ),
     "diffusion": Comparison(
         {
-            "flow_grpo": (),
+            "flow_grpo": ("algorithm.kl.coef=0.0",),
             "diffusion_nft": ("ema_full={decay: 0.5, warmup: ramp, ramp_step: 0.02, mirror: true, rollout: true}",),
         },
         ("training.num_iterations=6", "training.steps_per_iteration=5", "evaluation.eval_every=1"),

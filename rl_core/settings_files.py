@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rl_core.errors import RecipeError
@@ -29,7 +29,11 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def merge_overrides(values: dict[str, Any], overrides: Sequence[str], path: Path) -> Any:
-    """The mapping with dotted assignments on top, as an OmegaConf object. Raises: RecipeError."""
+    """The mapping with dotted assignments on top, as an OmegaConf object.
+
+    A mapping is merged into what stands there, a plug-in's (`algorithm={name: rloo}`) takes its place: the settings of
+    one plug-in mean nothing to another. Raises: RecipeError.
+    """
     try:
         base: Any = OmegaConf.create(values)
     except OmegaConfBaseException as error:
@@ -39,7 +43,12 @@ def merge_overrides(values: dict[str, Any], overrides: Sequence[str], path: Path
         if not sep or not key.strip():
             raise RecipeError(f"override {text!r} is not of the form key.subkey=value")
         try:
-            base = OmegaConf.merge(base, OmegaConf.from_dotlist([text]))
+            assigned = OmegaConf.from_dotlist([text])
+            value = OmegaConf.select(assigned, key.strip(), throw_on_missing=False)
+            if isinstance(value, DictConfig) and {"name", "target"} & set(value):
+                OmegaConf.update(base, key.strip(), value, merge=False, force_add=True)
+            else:
+                base = OmegaConf.merge(base, assigned)
         except (OmegaConfBaseException, yaml.YAMLError) as error:
             raise RecipeError(f"override {text!r}: {str(error).splitlines()[0]}") from error
     return base

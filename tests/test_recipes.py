@@ -156,6 +156,13 @@ def test_algorithm_target_that_is_no_class_is_refused(tmp_path: Path):
     assert "not both" in refusal("text", "algorithm.target=os.path:join")
 
 
+def test_a_plug_in_takes_the_place_of_another_with_its_settings():
+    assert load_recipe("diffusion").algorithm == {"name": "flow_grpo", "kl": {"coef": 0.0}}
+    assert load_recipe("diffusion", ["algorithm={name: mix_grpo}"]).algorithm == {"name": "mix_grpo"}
+    merged = load_recipe("diffusion", ["algorithm.name=mix_grpo"]).algorithm
+    assert merged == {"name": "mix_grpo", "kl": {"coef": 0.0}}
+
+
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
