@@ -110,13 +110,12 @@ def training_rows(engine: DiffusionEngine) -> DataProto:
 
 def kept_bytes(stack: StepStack, rows: DataProto) -> int:
     """Most bytes that a step's forward passes keep for their backward passes, parameters apart."""
-    own = {parameter.untyped_storage().data_ptr() for parameter in stack.backend.policy.parameters()}
     seen: dict[int, int] = {}
     most = 0
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
+        if not isinstance(tensor if tensor._base is None else tensor._base, torch.nn.Parameter):
             seen[storage.data_ptr()] = storage.nbytes()
         return tensor
 
