@@ -3,6 +3,7 @@
 import getpass
 import hashlib
 import json
+import os
 import socket
 from pathlib import Path
 
@@ -64,6 +65,16 @@ def test_registering_the_same_checkpoint_again_gives_the_same_version(open_run, 
     assert [register(run, name, tmp_path) for _ in range(2)] == [1, 1]
     assert register(run, name, tmp_path, checkpoint="iteration-4") == 2
     assert register(open_run(), name, tmp_path) == 3
+
+
+@pytest.mark.parametrize("wish", [None, "sqlite:///of-the-user.db"])
+def test_registering_leaves_the_environment_as_it_was(open_run, tracking, tmp_path, monkeypatch, wish: str | None):
+    run = open_run()
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    if wish is not None:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", wish)
+    register(run, tracking.fresh("model"), tmp_path)
+    assert os.environ.get("MLFLOW_TRACKING_URI") == wish
 
 
 def test_the_champion_is_none_until_the_alias_is_set_and_then_moves(open_run, tracking, tmp_path):
