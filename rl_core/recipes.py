@@ -91,13 +91,12 @@ def _check_plugins(recipe: Recipe) -> None:
     produced = Modality.TEXT
     if recipe.domain not in (Domain.DIFFUSION, Domain.PREFERENCE):
         check_serves_tokens(algorithm_cls(algorithm_config), recipe)
-    if recipe.tracks is not None:
+    if recipe.tracks is not None or recipe.unified is not None:
         check_serves_tracks(algorithm_cls(algorithm_config), recipe)
     if recipe.draws:
         painter = recipe.images
-        painter_cls, painter_config = algorithms.resolve(
-            painter.algorithm, "algorithm" if painter is recipe else "tracks.images.algorithm"
-        )
+        block = "" if painter is recipe else f"{'tracks' if recipe.unified is None else 'unified'}.images."
+        painter_cls, painter_config = algorithms.resolve(painter.algorithm, f"{block}algorithm")
         check_serves_steps(painter_cls(painter_config), painter)
         produced = Modality.VIDEO if recipe.diffusion.num_frames > 1 else Modality.IMAGE
     resolve_scorers(recipe.rewards, produced)

@@ -63,8 +63,8 @@ class ModelConfig(Section):
     """The policy's starting weights."""
 
     path: str
-    """A local folder, a Hugging Face id (`name` or `name@revision`), `embedded:smollm2-135m-instruct`, or
-    `embedded:tiny-vlm`."""
+    """A local folder, a Hugging Face id (`name` or `name@revision`), or one that needs no hub:
+    `embedded:smollm2-135m-instruct`, `embedded:tiny-vlm`, `embedded:tiny-sd3`, `embedded:tiny-unified`."""
     frozen: list[ModelPart] | None = None
     """Parts of a vision-language model that are not trained and get no adapters; unset freezes the vision tower."""
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)

@@ -29,6 +29,7 @@ from schemas.rewards import RewardServiceConfig
 from schemas.rollout import EngineKind, RolloutConfig, SyncMode
 from schemas.section import DType, Section
 from schemas.tracks import TracksConfig
+from schemas.unified import UnifiedConfig
 
 
 class Domain(StrEnum):
@@ -44,6 +45,8 @@ class Domain(StrEnum):
     """Pictures or videos of a flow-matching model, denoised from prompts."""
     PE = "pe"
     """A prompt enhancer: a language model's rewrites of prompts, and a flow-matching model's pictures of them."""
+    UNIFIED = "unified"
+    """A unified model: one module that writes a plan in tokens, and draws it by flow matching."""
 
 
 class TrainingConfig(Section):
@@ -113,9 +116,11 @@ class Recipe(Section):
     """The critic, where the algorithm has one."""
     rollout: RolloutConfig = RolloutConfig()
     diffusion: DiffusionConfig = DiffusionConfig()
-    """What is sampled and in how many steps, in the domains `diffusion` and `pe`."""
+    """What is sampled and in how many steps, in the domains `diffusion`, `pe` and `unified`."""
     tracks: TracksConfig | None = None
     """Who rewrites and who draws, in the domain `pe`."""
+    unified: UnifiedConfig | None = None
+    """What is written and drawn by one model, in the domain `unified`."""
     preference: PreferenceConfig = PreferenceConfig()
     """How pairs are read, in the domain `preference`."""
     training: TrainingConfig = TrainingConfig()
@@ -178,11 +183,12 @@ class Recipe(Section):
         return self
 
     @model_validator(mode="after")
-    def _tracks_are_those_of_an_enhancer(self) -> "Recipe":
-        if (self.domain is Domain.PE) is (self.tracks is None):
-            needed = "needs the block tracks" if self.tracks is None else "has no tracks; leave the block out"
-            raise ValueError(f"tracks: the domain {self.domain} {needed}")
-        if self.tracks is None:
+    def _tracks_are_those_of_the_domain(self) -> "Recipe":
+        for name, block, domain in (("tracks", self.tracks, Domain.PE), ("unified", self.unified, Domain.UNIFIED)):
+            if (self.domain is domain) is (block is None):
+                needed = f"needs the block {name}" if block is None else f"has no {name}; leave the block out"
+                raise ValueError(f"{name}: the domain {self.domain} {needed}")
+        if self.tracks is None and self.unified is None:
             return self
         for name, value, fitting in (
             ("rollout.engine", self.rollout.engine, EngineKind.IN_PROCESS),
@@ -193,7 +199,7 @@ class Recipe(Section):
         ):
             if value != fitting:
                 said = "leave it out" if fitting is None else f"set {fitting}"
-                raise ValueError(f"{name}: not in the domain pe, whose two models share their processes; {said}")
+                raise ValueError(f"{name}: not in the domain {self.domain}, which writes and draws; {said}")
         return self
 
     @model_validator(mode="after")
@@ -229,20 +235,35 @@ class Recipe(Section):
 
     @property
     def images(self) -> "Recipe":
-        """The job of what draws, by itself: this recipe, or that of the track `images`."""
-        if self.tracks is None:
-            return self
-        track = self.tracks.images
-        rollout = self.rollout.model_copy(update={"samples_per_prompt": track.samples_per_rewrite})
-        placement = self.placement.model_copy(update={"micro_batch_size": track.micro_batch_size})
-        own = {name: getattr(track, name) for name in ("model", "lora", "fsdp", "optimizer", "scheduler", "algorithm")}
-        told = {"domain": Domain.DIFFUSION, "tracks": None, "rollout": rollout, "placement": placement}
-        return self.model_copy(update=own | told)
+        """The job of what draws, by itself: this recipe, or that of the track or stage `images`."""
+        if self.tracks is not None:
+            track = self.tracks.images
+            return self.model_copy(
+                update={name: getattr(track, name) for name in ("model", "lora", "fsdp", "optimizer", "scheduler")}
+                | self._painting(track.samples_per_rewrite, track.micro_batch_size, track.algorithm)
+            )
+        if self.unified is not None:
+            stage = self.unified.images
+            return self.model_copy(
+                update=self._painting(stage.samples_per_plan, stage.micro_batch_size, stage.algorithm)
+            )
+        return self
+
+    def _painting(self, num_samples: int, micro_batch_size: int, algorithm: dict[str, Any]) -> dict[str, Any]:
+        """What the job of a track `images` has of its own, whoever draws."""
+        return {
+            "domain": Domain.DIFFUSION,
+            "tracks": None,
+            "unified": None,
+            "algorithm": algorithm,
+            "rollout": self.rollout.model_copy(update={"samples_per_prompt": num_samples}),
+            "placement": self.placement.model_copy(update={"micro_batch_size": micro_batch_size}),
+        }
 
     @property
     def draws(self) -> bool:
         """Whether rows are prompts of pictures or videos."""
-        return self.domain in (Domain.DIFFUSION, Domain.PE)
+        return self.domain in (Domain.DIFFUSION, Domain.PE, Domain.UNIFIED)
 
     @property
     def rows_per_prompt(self) -> int:

@@ -31,11 +31,9 @@ class Rewrite(Section):
     """What should be drawn for it."""
 
 
-class TextTrack(Section):
-    """The language model that rewrites prompts."""
+class Asking(Section):
+    """How a language model is asked to write for a prompt."""
 
-    train: bool = True
-    """Whether it learns."""
     system: str = ""
     """What it is told first; empty says nothing."""
     examples: list[Rewrite] = Field(default_factory=list)
@@ -47,6 +45,13 @@ class TextTrack(Section):
     @classmethod
     def _asks_about_the_prompt(cls, template: str) -> str:
         return _with_one_place(template, "{prompt}")
+
+
+class TextTrack(Asking):
+    """The language model that rewrites prompts."""
+
+    train: bool = True
+    """Whether it learns."""
 
 
 class ImagesTrack(Section):

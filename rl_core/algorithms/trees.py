@@ -1,4 +1,4 @@
-"""What the trainer of two tracks can serve of an algorithm, checked before anything is started."""
+"""What the trainers of two tracks can serve of an algorithm, checked before anything is started."""
 
 from __future__ import annotations
 
@@ -21,4 +21,6 @@ def check_serves_tracks(algorithm: StageAlgorithm, recipe: Recipe) -> None:
                 f"algorithm {named(recipe)} needs {what}, which the domain {recipe.domain} does not have; use grpo"
             )
     if recipe.diffusion.num_frames > 1:
-        raise RecipeError(f"diffusion.num_frames is {recipe.diffusion.num_frames}: the domain pe draws pictures; set 1")
+        raise RecipeError(
+            f"diffusion.num_frames is {recipe.diffusion.num_frames}: the domain {recipe.domain} draws pictures; set 1"
+        )

@@ -6,13 +6,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from schemas.tracks import ImagesTrack, TextTrack
+from schemas.tracks import Asking, ImagesTrack
 
 ENV_CLASS = "rewrite"
 
 
-def question(item: Mapping[str, Any], track: TextTrack) -> dict[str, Any]:
-    """The row of a text rollout that asks for a rewrite.
+def question(item: Mapping[str, Any], track: Asking) -> dict[str, Any]:
+    """The row of a text rollout that asks for a rewrite, or a plan.
 
     Args: item: a prompt row, `{"prompt", "uid", "metadata"}`.
     """
@@ -50,6 +50,6 @@ class QuestionLengths:
         return [len(ids) for ids in self.tokenizer(list(texts), verbose=False)["input_ids"]]
 
 
-def _turn(track: TextTrack, prompt: str) -> dict[str, str]:
+def _turn(track: Asking, prompt: str) -> dict[str, str]:
     # Not `format`: a prompt may hold braces.
     return {"role": "user", "content": track.template.replace("{prompt}", prompt)}

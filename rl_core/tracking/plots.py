@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -39,12 +39,18 @@ SCORED = Curve("reward_mean", "sampled reward, mean", "reward_std", "Reward and 
 ENHANCED = Curve(
     "text/reward_mean", "rewrites' reward, mean", "text/reward_std", "Reward and held-out scores", scored=True
 )
+PLANNED = replace(ENHANCED, label="plans' reward, mean")
 PAIRS = Curve("reward_accuracy", "training pairs told apart, share", title="Pairs told apart, in training and held out")
 
 
 def curve_of(domain: Domain) -> Curve:
     """The line that shows how well a domain learns."""
-    return {Domain.PREFERENCE: PAIRS, Domain.DIFFUSION: SCORED, Domain.PE: ENHANCED}.get(domain, REWARD)
+    return {
+        Domain.PREFERENCE: PAIRS,
+        Domain.DIFFUSION: SCORED,
+        Domain.PE: ENHANCED,
+        Domain.UNIFIED: PLANNED,
+    }.get(domain, REWARD)
 
 
 def reward_curve(

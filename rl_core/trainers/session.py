@@ -238,6 +238,7 @@ def _trainer_class(domain: Domain) -> type[Trainer]:
     from rl_core.trainers.preference import PreferenceTrainer
     from rl_core.trainers.prompt_enhancer import PromptEnhancerTrainer
     from rl_core.trainers.text import TextTrainer
+    from rl_core.trainers.unified import UnifiedTrainer
     from rl_core.trainers.vision import VisionTrainer
 
     return {
@@ -246,4 +247,5 @@ def _trainer_class(domain: Domain) -> type[Trainer]:
         Domain.PREFERENCE: PreferenceTrainer,
         Domain.DIFFUSION: DiffusionTrainer,
         Domain.PE: PromptEnhancerTrainer,
+        Domain.UNIFIED: UnifiedTrainer,
     }[domain]

@@ -18,16 +18,18 @@ def test_a_smoke_recipe_trains(
     tiny_model_dir: Path,
     tiny_vlm_dir: Path,
     tiny_sd3_dir: Path,
+    tiny_unified_dir: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("SMOKE_MODEL", str(tiny_model_dir))
     monkeypatch.setenv("SMOKE_VISION_MODEL", str(tiny_vlm_dir))
     monkeypatch.setenv("SMOKE_DIFFUSION_MODEL", str(tiny_sd3_dir))
+    monkeypatch.setenv("SMOKE_UNIFIED_MODEL", str(tiny_unified_dir))
     run = start(Path(name), tmp_path / "home")
     assert run.finish() == 0, run.output
-    judged = "reward" if name in ("smoke/diffusion", "smoke/pe") else "accuracy"
+    judged = "reward" if name in ("smoke/diffusion", "smoke/pe", "smoke/unified") else "accuracy"
     assert f"evaluate final: {judged}" in run.output
-    if name in ("smoke/vision", "smoke/diffusion", "smoke/pe"):
+    if name in ("smoke/vision", "smoke/diffusion", "smoke/pe", "smoke/unified"):
         assert list(tmp_path.glob("home/runs/*/samples/pictures-final.png")), "a sheet of sample pictures"
     assert f"rl-train-{name.replace('/', '-')} v1, " in run.output and " of baseline" in run.output
