@@ -16,6 +16,8 @@ from queue import Empty, SimpleQueue
 from typing import Any, TextIO
 
 logger = logging.getLogger("rl_core.workers")
+# Prefect attaches its handler to `rl_core` and leaves the level, which would be the root's: warnings alone.
+logger.setLevel(logging.INFO)
 
 MAX_LINES = 200
 """Lines logged at once; a worker that prints more fills a disk, not the log."""
