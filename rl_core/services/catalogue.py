@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import os
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ USUAL_PORTS = {"prefect": 4200, "mlflow": 5000}
 """The servers in the order of their start; workers come after them."""
 ANSWER_S = 60.0
 """A machine that trains at full load may take this long to answer."""
+RETRY_S = 0.5
 QUERY_SECONDS = "2"
 """A run starts within this; Prefect's own default of 10 is for many workers on one server."""
 
@@ -115,9 +117,14 @@ def tell(method: str, url: str, body: Any) -> None:
 
 def _request(method: str, url: str, body: Any = None) -> httpx.Response:
     """The answer, be it that there is no such thing. Raises: ServiceError on any other failure."""
+    end = time.monotonic() + ANSWER_S
     try:
-        found = httpx.request(method, url, json=body, headers=_credentials(), timeout=ANSWER_S)
-        return found if found.status_code == httpx.codes.NOT_FOUND else found.raise_for_status()
+        while True:
+            found = httpx.request(method, url, json=body, headers=_credentials(), timeout=ANSWER_S)
+            # Prefect's word for: another one is writing to the database, ask again.
+            if found.status_code != httpx.codes.SERVICE_UNAVAILABLE or time.monotonic() > end:
+                return found if found.status_code == httpx.codes.NOT_FOUND else found.raise_for_status()
+            time.sleep(RETRY_S)
     except httpx.HTTPError as error:
         reason = str(error) or type(error).__name__
         raise ServiceError(f"{method} {url} failed: {reason}; see the server's log, and try again") from error

@@ -151,6 +151,28 @@ def test_only_a_good_answer_counts_as_health():
         catalogue.ask(f"{url}/health")
 
 
+def test_a_server_whose_database_is_busy_is_asked_again():
+    answers = iter([503, 503, 204])
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_DELETE(self) -> None:
+            self.send_response(next(answers))
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            return
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            catalogue.tell("DELETE", f"http://127.0.0.1:{server.server_address[1]}/worker", None)
+        finally:
+            server.shutdown()
+            thread.join()
+    assert list(answers) == []
+
+
 def test_an_announcement_needs_the_data_and_a_server(tmp_path: Path):
     with pytest.raises(ServiceError, match="rl-train up"):
         announce("", str(tmp_path))
