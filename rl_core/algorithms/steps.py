@@ -10,7 +10,6 @@ from rl_core.algorithms.terms import Aggregation
 from rl_core.errors import RecipeError
 from rl_core.sde import action_steps
 from schemas.recipe import Recipe
-from schemas.rollout import EngineKind
 
 SPLITS = (Aggregation.TOKEN_MEAN, Aggregation.TOKEN_SUM)
 """Aggregations that give the same for a row and for its portions."""
@@ -28,7 +27,7 @@ def check_serves_steps(algorithm: StageAlgorithm, recipe: Recipe) -> None:
         raise RecipeError("rewards: the domain diffusion has no environments; name at least one scorer")
     check_average(algorithm, recipe)
     _check_parts(algorithm, name)
-    _check_placement(recipe)
+    check_whole_and_unpacked(recipe, "diffusion model")
     if isinstance(algorithm, FlowPolicyGradient):
         _check_actions(algorithm, recipe)
     elif recipe.diffusion.share_noise:
@@ -48,12 +47,6 @@ def _check_parts(algorithm: StageAlgorithm, name: str | None) -> None:
     ):
         if needed:
             raise RecipeError(f"algorithm {name} needs {what}; denoising steps have none")
-
-
-def _check_placement(recipe: Recipe) -> None:
-    check_whole_and_unpacked(recipe, "diffusion model")
-    if recipe.rollout.engine is not EngineKind.IN_PROCESS:
-        raise RecipeError("rollout.engine: dedicated samples language models; the domain diffusion needs in_process")
 
 
 def _check_actions(algorithm: FlowPolicyGradient, recipe: Recipe) -> None:

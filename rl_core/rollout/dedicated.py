@@ -1,4 +1,4 @@
-"""The dedicated rollout engine: a model of its own on devices of its own, which is sent the trainer's weights.
+"""Dedicated rollout engines: a model of its own on devices of its own, which is sent the trainer's weights.
 
 An update is a run of buckets, by either way, and `finish_sync`. Only then the engine samples again: with half an
 update, or with other weights than it is asked for, it refuses.
@@ -16,14 +16,16 @@ from rl_core.data_proto import DataProto
 from rl_core.dispatch import Execute, distributed
 from rl_core.errors import StaleEngine
 from rl_core.models.bundle import ModelBundle
+from rl_core.models.diffusion.bundle import DiffusionBundle
 from rl_core.rank_info import RankInfo
+from rl_core.rollout.diffusion import DiffusionEngine
 from rl_core.rollout.engine import RolloutEngine
 from rl_core.train import sharding
 from rl_core.train.lora import inject_lora
 from rl_core.train.meshes import Meshes
 from rl_core.train.wire import Bucket, Checksum, Piece, WeightVersion, check_same, checksum, unpack
 from rl_core.train.wire_group import Meeting, WireGroup
-from schemas.recipe import DType, LoraConfig, ModelConfig, RolloutConfig
+from schemas.recipe import DType, LoraConfig, ModelConfig
 
 WIRE = "wire"
 """The column of a bucket's numbers, [N]."""
@@ -32,13 +34,12 @@ WIRE = "wire"
 class Replica:
     """A whole model on one rank, in the format it computes in. Offers an engine what a FSDPBackend does.
 
-    Args: lora: adapters to receive beside the base; None when the weights arrive merged, or without adapters.
+    Args: bundle: a ModelBundle or a DiffusionBundle. lora: adapters to receive beside the base; None when the weights
+    arrive merged, or without adapters.
     """
 
-    def __init__(
-        self, source: str, config: ModelConfig, lora: LoraConfig | None, dtype: DType, rank_info: RankInfo
-    ) -> None:
-        self.bundle, self.rank_info, self.device = ModelBundle(source, config), rank_info, rank_info.device
+    def __init__(self, bundle: Any, lora: LoraConfig | None, dtype: DType, rank_info: RankInfo) -> None:
+        self.bundle, self.rank_info, self.device = bundle, rank_info, rank_info.device
         self.policy, self.meshes = self.bundle.policy, Meshes(rank_info)
         if lora is not None:
             inject_lora(self.policy, lora, seed=0)
@@ -77,27 +78,12 @@ class Replica:
     rollout_policy = gathered
 
 
-class DedicatedEngine(RolloutEngine):
-    """A rollout engine that owns its model: `RolloutEngine` on a `Replica`, and the receiving end of a weight sync."""
+class Receiver:
+    """The receiving end of a weight sync."""
 
     needs_rank_info = True
-
-    def __init__(
-        self,
-        source: str,
-        model: ModelConfig,
-        lora: LoraConfig | None,
-        dtype: DType,
-        config: RolloutConfig,
-        env_options: dict[str, dict[str, Any]],
-        template_kwargs: dict[str, Any],
-        seed: int,
-        *,
-        rank_info: RankInfo,
-    ) -> None:
-        self.replica = Replica(source, model, lora, dtype, rank_info)
-        super().__init__(self.replica, config, env_options, template_kwargs, seed)
-        self._group: WireGroup | None = None
+    replica: Replica
+    _group: WireGroup | None = None
 
     @distributed(execute=Execute.RANK_ZERO)
     def weight_version(self) -> WeightVersion | None:
@@ -122,3 +108,35 @@ class DedicatedEngine(RolloutEngine):
     def finish_sync(self, version: WeightVersion, expected: dict[str, Checksum], dtype: torch.dtype) -> None:
         """End an update: these weights are now `version`. Raises: WeightMismatch when a checksum differs."""
         self.replica.finish(version, expected, dtype)
+
+
+class DedicatedEngine(Receiver, RolloutEngine):
+    """A rollout engine of language models that owns its model. Args: options: those of `RolloutEngine`."""
+
+    def __init__(
+        self,
+        source: str,
+        model: ModelConfig,
+        lora: LoraConfig | None,
+        dtype: DType,
+        *options: Any,
+        rank_info: RankInfo,
+    ) -> None:
+        self.replica = Replica(ModelBundle(source, model), lora, dtype, rank_info)
+        super().__init__(self.replica, *options)
+
+
+class DedicatedDiffusionEngine(Receiver, DiffusionEngine):
+    """A rollout engine of diffusion models that owns its model. Args: options: those of `DiffusionEngine`."""
+
+    def __init__(
+        self,
+        source: str,
+        model: ModelConfig,
+        lora: LoraConfig | None,
+        dtype: DType,
+        *options: Any,
+        rank_info: RankInfo,
+    ) -> None:
+        self.replica = Replica(DiffusionBundle(source, model), lora, dtype, rank_info)
+        super().__init__(self.replica, *options)

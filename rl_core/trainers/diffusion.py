@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from rl_core.algorithms import algorithms
+from rl_core.algorithms.base import StageAlgorithm
 from rl_core.data_proto import DataProto
-from rl_core.distributed import DataProtoRef, Remote, placement, remote
+from rl_core.distributed import DataProtoRef, Remote, remote
 from rl_core.models.diffusion.bundle import DiffusionBundle
 from rl_core.rewards.resolve import resolve_scorers
-from rl_core.rewards.service import RewardService
+from rl_core.rollout.dedicated import DedicatedDiffusionEngine
 from rl_core.rollout.diffusion import DiffusionEngine
 from rl_core.train.diffusion_stack import StepStack
 from rl_core.train.nft_stack import NftStack
-from rl_core.trainers.base import Track, Trainer
+from rl_core.trainers.base import Track
+from rl_core.trainers.one_track import OneTrackTrainer
 from rl_core.trainers.rewards import add_scores, score_column
 from rl_core.trainers.wiring import stack_options, wire_algorithm, wire_backend
 
@@ -20,11 +23,11 @@ TRACK = "images"
 """Name of the one track, also where samples are videos."""
 
 
-class DiffusionTrainer(Trainer):
+class DiffusionTrainer(OneTrackTrainer):
     """RL on a flow-matching model with the recipe's scorers."""
 
     engine_class: type[DiffusionEngine] = DiffusionEngine
-    """What samples."""
+    dedicated_class = DedicatedDiffusionEngine
 
     @property
     def held_out_scores(self) -> tuple[str, ...]:
@@ -35,31 +38,20 @@ class DiffusionTrainer(Trainer):
     def _weights(self) -> dict[str, float]:
         return {key: config.weight for key, _, config in resolve_scorers(self.recipe.rewards)}
 
-    def build(self) -> None:
-        """One block: bundle, backend, stack, engine and scorers side by side on each device."""
-        with placement(self.pool) as whole:
-            self.wire()
-        self.groups = [whole]
-
     def wire(self, backend: Remote | None = None) -> None:
-        """All components, in the block that is open.
+        """All components, in the block that is open; samples are worth nothing without scorers."""
+        super().wire(backend)
+        self.wire_scorers()
 
-        Args: backend: of a model that is there already; unset loads the recipe's.
-        """
-        algorithm = self._training_side(backend)
-        self.engine = remote(
-            self.engine_class,
-            self.backend,
-            self.recipe.diffusion,
-            self.recipe.rollout,
-            getattr(algorithm.config, "sde", None),
-            self.recipe.seed,
-            self.recipe.evaluation.batch_size,
-        )
-        self.reward_service = remote(RewardService, self.recipe.rewards, self.recipe.reward_service)
+    def engine_options(self) -> tuple[Any, ...]:
+        """Of `DiffusionEngine`."""
+        recipe = self.recipe
+        _, settings = algorithms.resolve(recipe.algorithm, "algorithm")
+        sde = getattr(settings, "sde", None)
+        return recipe.diffusion, recipe.rollout, sde, recipe.seed, recipe.evaluation.batch_size
 
-    def _training_side(self, backend: Remote | None) -> Any:
-        """Model, backend, algorithm and stack. Returns: the driver's algorithm."""
+    def training_side(self, backend: Remote | None = None) -> StageAlgorithm:
+        """Model, backend, algorithm and stack."""
         recipe = self.recipe
         driver_algorithm, algorithm = wire_algorithm(recipe)
         if backend is None:
@@ -77,7 +69,7 @@ class DiffusionTrainer(Trainer):
 
     def rollout(self, prompts: DataProto, attempt: int = 0) -> dict[str, DataProtoRef]:
         """The group of samples of each prompt."""
-        return {TRACK: self.engine.rollout(prompts, self.step_count, None, attempt)}
+        return {TRACK: self.engine.rollout(prompts, self.step_count, self.up_to_date(evaluation=False), attempt)}
 
     def add_rewards(self, rollout: DataProtoRef) -> dict[str, float]:
         """What the scorers say of the samples."""
@@ -86,7 +78,7 @@ class DiffusionTrainer(Trainer):
 
     def play_held_out(self, prompts: DataProto, max_new_tokens: int) -> DataProtoRef:
         """One sample per prompt from the same noise every time, scored; the scorers' words by their keys."""
-        played = self.engine.evaluate(prompts)
+        played = self.engine.evaluate(prompts, self.up_to_date(evaluation=True))
         self.add_rewards(played)
         scores = {key: played.tensor(score_column(key)) for key in self._weights}
         return played.replace(DataProto.from_dict(scores))
@@ -95,7 +87,3 @@ class DiffusionTrainer(Trainer):
         """The rewards of a rollout, over the rows that have a verdict."""
         rewards_B = rollout.tensor("rewards")[~rollout.tensor("failed")]
         return {"reward_mean": float(rewards_B.mean()), "reward_std": float(rewards_B.std(correction=0))}
-
-    def backends(self) -> dict[str, Remote]:
-        """The one trained model."""
-        return {"policy": self.backend}

@@ -61,7 +61,7 @@ class PreferenceTrainer(TextTrainer):
         recipe, placed = self.recipe, self.recipe.placement
         topology = TrainTopology(tp_size=placed.tp_size, sp_size=placed.sp_size)
         with placement(self.pool, topology=topology) as whole:
-            self._training_side()
+            self.training_side()
             self.engine = remote(
                 PairEngine,
                 self.backend,

@@ -25,10 +25,6 @@ RECIPE = "smoke/diffusion"
             "placement.sp_size is 2: a diffusion model is neither cut",
         ),
         (["placement.max_tokens_per_micro_batch=64"], "set placement.max_tokens_per_micro_batch to null"),
-        (
-            ["rollout.engine=dedicated", "placement.num_devices=2", "placement.rollout_devices=1"],
-            "rollout.engine: dedicated samples language models",
-        ),
         (["algorithm.kl={coef: 0.1, place: reward, kind: k3}"], "needs a KL in the reward"),
         (["algorithm.sde={steps: {kind: list, indices: [4]}}"], "indices [4] lie outside the 4 steps"),
         (

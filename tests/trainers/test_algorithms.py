@@ -102,8 +102,8 @@ class WarmTrainer(TextTrainer):
     def build(self) -> None:
         token = _open_block.set(self.block)
         try:
-            self._training_side()
-            self.engine = remote(RolloutEngine, self.backend, *self._engine_options())
+            self.training_side()
+            self.engine = remote(RolloutEngine, self.backend, *self.engine_options())
         finally:
             _open_block.reset(token)
 
