@@ -1,7 +1,8 @@
 """`make bench-diffusion`: our sampler beside a plain diffusers pipeline, what log-probabilities cost, and training.
 
 The model is the embedded one as it is before its warm-up: the same work, nothing to wait for. All samplers take turns,
-with the same prompts, noise, schedule and guidance, and none decodes. On one rank, without Ray.
+with the same prompts, noise, schedule and guidance, and none decodes. On one rank, without Ray. On a CPU seconds are
+the process's own on one thread, which other work on the machine does not lengthen; on a GPU those of the wall clock.
 """
 
 from __future__ import annotations
@@ -85,17 +86,23 @@ def samplers(engine: DiffusionEngine, folder: str, num_samples: int) -> dict[str
     return {"diffusers pipeline": plain, "ours, no actions": ode, "ours, all actions": sde}
 
 
-def best_of(calls: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
+def best_of(calls: dict[str, Callable[[], Any]], repeats: int, device: str) -> dict[str, float]:
     """Seconds of each, the least of several turns taken one after the other."""
+    clock = time.process_time if device == "cpu" else _synchronised
     for call in calls.values():
         call()
     best = dict.fromkeys(calls, float("inf"))
     for _ in range(repeats):
         for name, call in calls.items():
-            start = time.perf_counter()
+            start = clock()
             call()
-            best[name] = min(best[name], time.perf_counter() - start)
+            best[name] = min(best[name], clock() - start)
     return best
+
+
+def _synchronised() -> float:
+    torch.cuda.synchronize()
+    return time.perf_counter()
 
 
 def training_rows(engine: DiffusionEngine) -> DataProto:
@@ -142,6 +149,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--device", default="cpu")
     arguments = parser.parse_args()
+    torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as scratch:
         store = Path(scratch) / "store"
         dist.init_process_group("gloo", store.as_uri(), rank=0, world_size=1)
@@ -159,7 +167,7 @@ def main() -> None:
 def compare(folder: str, arguments: argparse.Namespace) -> None:
     """Sampling, then training with and without activation checkpointing."""
     engine, stack = build(folder, arguments.device, checkpointing=False)
-    best = best_of(samplers(engine, folder, arguments.samples), arguments.repeats)
+    best = best_of(samplers(engine, folder, arguments.samples), arguments.repeats, arguments.device)
     print(f"{arguments.samples} samples, {CONFIG.num_steps} steps, guidance {CONFIG.guidance_scale:g}")
     for name, seconds in best.items():
         print(f"  {name:20} {arguments.samples / seconds:8.1f} samples/s")
@@ -169,7 +177,8 @@ def compare(folder: str, arguments: argparse.Namespace) -> None:
         if checkpointing:
             engine, stack = build(folder, arguments.device, checkpointing=True)
         rows = training_rows(engine)
-        seconds = best_of({"train": lambda stack=stack, rows=rows: stack.train(rows)}, arguments.repeats)["train"]
+        calls = {"train": lambda stack=stack, rows=rows: stack.train(rows)}
+        seconds = best_of(calls, arguments.repeats, arguments.device)["train"]
         kept = kept_bytes(stack, rows) / 2**20
         word = "with" if checkpointing else "without"
         speed = f"{1 / seconds:.2f} steps/s of {len(rows)} rows"
