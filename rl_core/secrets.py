@@ -20,7 +20,7 @@ MIN_LENGTH = 6
 """Shorter values of environment variables are left: `1` or `true` would be hidden wherever they stand."""
 
 _NAME = (
-    r"\w*pass(?:word|wd|phrase)|pwd|secret|credentials?|private[_-]?key|(?:api|access|account|secret)[_-]?key|"
+    r"\w*pass(?:word|wd|phrase)|(?<=[_.\-])pwd|secret|credentials?|private[_-]?key|(?:api|access|account|secret)[_-]?key|"
     r"sas[_-]?token|(?:(?:api|auth|access|refresh|session|bearer|hf|hub|security|id|secret)[_-]?)?token|auth[_-]?string"
 )
 _KEY = rf"(?:[\w.\-]*[_.\-])?(?:{_NAME})(?:[_-]?id)?"
@@ -86,6 +86,6 @@ def redact_logs() -> None:
 
 @lru_cache(maxsize=4)
 def _secrets_of_environment(environment: frozenset[tuple[str, str]]) -> list[str]:
-    """Values to hide wherever they stand, the longest first."""
+    """Values to hide wherever they stand, the longest first. A path says where a secret lies, and is none."""
     values = {value for name, value in environment if _VARIABLE.fullmatch(name) and len(value) >= MIN_LENGTH}
-    return sorted(values, key=len, reverse=True)
+    return sorted((value for value in values if not os.path.exists(value)), key=len, reverse=True)

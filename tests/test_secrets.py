@@ -2,6 +2,7 @@
 
 import io
 import logging
+from pathlib import Path
 
 import pytest
 
@@ -48,9 +49,20 @@ def test_values_of_secret_environment_variables_are_hidden_anywhere(monkeypatch:
     monkeypatch.setenv("PREFECT_API_AUTH_STRING", "ada:open-sesame")
     monkeypatch.setenv("MY_SERVICE_KEY", "k-4711-4712")
     monkeypatch.setenv("SHORT_TOKEN", "abc")
+    monkeypatch.setenv("DB_PWD", "open-barley")
     monkeypatch.setenv("RL_TRAIN_HOME_NAME", "not-a-secret")
     assert redact("sent ada:open-sesame and k-4711-4712 to abc") == "sent *** and *** to abc"
+    assert redact("with open-barley") == "with ***"
     assert redact("home is not-a-secret") == "home is not-a-secret"
+
+
+def test_the_folder_one_works_in_and_the_place_of_a_secret_are_no_secrets(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    for name in ("PWD", "OLDPWD", "GOOGLE_APPLICATION_CREDENTIALS"):
+        monkeypatch.setenv(name, str(tmp_path))
+    assert redact(f"{tmp_path}/file.py:3 failed") == f"{tmp_path}/file.py:3 failed"
+    assert redact(f"PWD={tmp_path}") == f"PWD={tmp_path}"
 
 
 def test_a_recipe_keeps_its_shape_and_loses_its_secrets():
