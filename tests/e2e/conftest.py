@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -96,6 +97,20 @@ def alive(processes: list[psutil.Process]) -> list[str]:
     return [" ".join(cmdline(process))[:200] for process in left if process.status() != psutil.STATUS_ZOMBIE]
 
 
+@contextmanager
+def undisturbed_run(recipe: Path, home: Path, *overrides: str) -> Iterator[Run]:
+    """A run that ended well and left no process behind."""
+    run = Run(recipe, home, *overrides)
+    try:
+        run.wait_for("train-iteration 1: complete")
+        below = run.descendants()
+        assert run.finish() == 0, run.output
+        assert not alive(below)
+        yield run
+    finally:
+        run.close()
+
+
 @pytest.fixture
 def start() -> Iterator[Callable[..., Run]]:
     """Starts runs and ends them with the test."""
@@ -114,15 +129,8 @@ def start() -> Iterator[Callable[..., Run]]:
 def undisturbed(tiny_recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The home of a run that nothing disturbed and that left no process behind."""
     home = tmp_path_factory.mktemp("undisturbed")
-    run = Run(tiny_recipe, home)
-    try:
-        run.wait_for("train-iteration 1: complete")
-        below = run.descendants()
-        assert run.finish() == 0, run.output
-        assert not alive(below)
+    with undisturbed_run(tiny_recipe, home):
         yield home
-    finally:
-        run.close()
 
 
 @pytest.fixture(scope="session")

@@ -5,11 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import mlflow
 import pytest
 import yaml
 
 from tests.e2e.conftest import Run
+from tests.e2e.outcomes import logged_metrics
 
 pytestmark = pytest.mark.slow
 
@@ -77,7 +77,7 @@ def test_a_recipe_trains_with_environment_and_scorers(
     recipe.write_text(yaml.safe_dump(values))
     run = start(recipe, tmp_path / "home")
     assert run.finish() == 0, run.output
-    metrics = logged(tmp_path / "home")
+    metrics = {name: values[-1] for name, values in logged_metrics(tmp_path / "home").items()}
     turns = 2.0 if env_class == "gsm8k_multi_turn" else 1.0
     assert metrics["turns_mean"] == turns
     assert metrics["env_failures/init"] == metrics["env_failures/step"] == metrics["failed_rows"] == 0.0
@@ -86,12 +86,3 @@ def test_a_recipe_trains_with_environment_and_scorers(
     assert 0.0 <= metrics["reward/format/mean"] <= 1.0
     expected = metrics["reward/environment/mean"] + 0.5 * metrics["reward/format/mean"] + metrics["reward/length/mean"]
     assert metrics["reward_mean"] == pytest.approx(expected, abs=1e-5)
-
-
-def logged(home: Path) -> dict[str, float]:
-    """The last value of every metric of the one training run."""
-    client = mlflow.MlflowClient(f"sqlite:///{home / 'mlflow.db'}")
-    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
-    runs = [run for run in client.search_runs(experiments) if "reward_mean" in run.data.metrics]
-    assert len(runs) == 1
-    return runs[0].data.metrics

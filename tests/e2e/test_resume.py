@@ -5,31 +5,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import load_file
 
 from tests.e2e.conftest import Run, alive, cmdline
+from tests.e2e.outcomes import assert_identical, is_trained, run_folder, trained_weights
 
 pytestmark = pytest.mark.slow
-
-
-def trained_weights(home: Path) -> dict[str, torch.Tensor]:
-    (folder,) = (home / "runs").iterdir()
-    return load_file(folder / "model" / "model.safetensors")
-
-
-def assert_identical(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> None:
-    assert one.keys() == two.keys()
-    different = [name for name in one if not torch.equal(one[name], two[name])]
-    assert not different
 
 
 def test_killed_runs_end_bit_identical_to_an_undisturbed_one(
     start: Callable[..., Run], tiny_recipe: Path, tiny_model_dir: Path, undisturbed: Path, tmp_path: Path
 ) -> None:
     expected = trained_weights(undisturbed)
-    base = load_file(tiny_model_dir / "model.safetensors")
-    assert any(not torch.equal(base[name], expected[name]) for name in expected), "nothing was trained"
+    assert is_trained(tiny_model_dir, run_folder(undisturbed) / "model")
 
     worker_killed = start(tiny_recipe, tmp_path / "worker-killed")
     worker_killed.wait_for("train-iteration 1: complete")
