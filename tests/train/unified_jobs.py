@@ -135,7 +135,7 @@ def gradient(rank_info: RankInfo, setup: Setup, *stages: str) -> tuple[dict[str,
     """What a joint step of some stages would move the weights by, and its metrics."""
     made = make_all(rank_info, setup)
     found: dict[str, Tensor] = {}
-    made.backend.optimizer_step = lambda max_norm: _kept(made.backend, found)
+    made.backend.optimizer_step = lambda max_grad_norm: _kept(made.backend, found)
     return found, joint_step(made, *stages)
 
 
@@ -143,7 +143,7 @@ def gradient_apart(rank_info: RankInfo, setup: Setup, stage: str) -> dict[str, T
     """The same of one stage by its own stack, unweighted."""
     made = make_all(rank_info, setup)
     found: dict[str, Tensor] = {}
-    made.backend.optimizer_step = lambda max_norm: _kept(made.backend, found)
+    made.backend.optimizer_step = lambda max_grad_norm: _kept(made.backend, found)
     (made.text if stage == TEXT else made.images).train(rows_of(made)[stage])
     return found
 

@@ -23,7 +23,6 @@ class UnifiedPolicy(CausalLMPolicy, DiffusionPolicy):
     family: CompactUnified
     block_classes = DiffusionPolicy.block_classes
     lora_targets = DiffusionPolicy.lora_targets
-    enable_activation_checkpointing = DiffusionPolicy.enable_activation_checkpointing
 
     def __init__(self, family: CompactUnified, model: nn.Module | None = None) -> None:
         DiffusionPolicy.__init__(self, family, model)
@@ -38,6 +37,10 @@ class UnifiedPolicy(CausalLMPolicy, DiffusionPolicy):
     def parts(self) -> Any:
         """Decoder and transformer, below any adapters."""
         return self.transformer
+
+    def enable_activation_checkpointing(self) -> None:
+        """Recompute the blocks of both parts in the backward pass."""
+        DiffusionPolicy.enable_activation_checkpointing(self)
 
     def conditions_of(self, prompts: Sequence[PromptConditions], copies: int, scale: float) -> dict[str, Tensor]:
         """Each context once, and in `rows` which of them each latent is drawn for; of both halves of a guidance the
