@@ -35,25 +35,16 @@ def gae(
     num_rows = max(1, PART_ELEMENTS // max(1, kept_BT.shape[1]))
     # Fresh memory costs more than the sums: the parts take turns in one spare piece.
     spare_2BT = advantages_BT.new_empty((2, *advantages_BT[:num_rows].shape))
-    for part in zip(*(tensor.split(num_rows) for tensor in tensors), strict=True):
-        _gae_rows(*part, spare_2BT[:, : len(part[0])], gamma=gamma, lam=lam)
+    for rows in zip(*(tensor.split(num_rows) for tensor in tensors), strict=True):
+        _gae_rows((*rows, spare_2BT[:, : len(rows[0])]), gamma=gamma, lam=lam)
     return advantages_BT, returns_BT
 
 
-def _gae_rows(
-    rewards_BT: Tensor,
-    values_BT: Tensor,
-    kept_BT: Tensor,
-    advantages_BT: Tensor,
-    returns_BT: Tensor,
-    spare_2BT: Tensor,
-    *,
-    gamma: float,
-    lam: float,
-) -> None:
-    """`gae` of a few rows, into `advantages_BT` and `returns_BT`."""
+def _gae_rows(tensors: tuple[Tensor, ...], *, gamma: float, lam: float) -> None:
+    """`gae` of a few rows. Args: tensors: rewards, values, mask; advantages and returns to fill; two spare ones."""
     import torch
 
+    rewards_BT, values_BT, kept_BT, advantages_BT, returns_BT, spare_2BT = tensors
     kept = Kept(kept_BT, rewards_BT.dtype)
     values_BT, rewards_BT = kept.zeroed(values_BT, spare_2BT[0]), kept.zeroed(rewards_BT, spare_2BT[1])
     front_values_BT = kept.to_front(values_BT)
