@@ -14,6 +14,8 @@ import psutil
 import pytest
 import yaml
 
+from tests.e2e.outcomes import assert_identical, held_out_scores, trained_weights
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 DEADLINE_S = 240
 
@@ -109,6 +111,30 @@ def undisturbed_run(recipe: Path, home: Path, *overrides: str) -> Iterator[Run]:
         yield run
     finally:
         run.close()
+
+
+def assert_kills_change_nothing(
+    start: Callable[..., Run], recipe: Path, home: Path, undisturbed: Path, *overrides: str
+) -> None:
+    """kill -9 of the workers after the first iteration and of the flow process after the second of three.
+
+    Every process ends with the flow; the same command then goes on, and ends as the undisturbed home did, bit by bit.
+    """
+    run = start(recipe, home, *overrides)
+    run.wait_for("train-iteration 1: complete")
+    workers = run.workers()
+    assert workers
+    for worker in workers:
+        worker.kill()
+    run.wait_for("train-iteration 2: complete")
+    assert run.output.count("start workers") == 2, "the retry started no fresh workers"
+    assert not alive(run.kill())
+    assert not list(home.glob("runs/*/model")), "killed too late to show anything"
+    continued = start(recipe, home, *overrides)
+    assert continued.finish() == 0, continued.output
+    assert "train-iteration 2: was complete already, skipped" in continued.output
+    assert_identical(trained_weights(home), trained_weights(undisturbed))
+    assert held_out_scores(home) == held_out_scores(undisturbed)
 
 
 @pytest.fixture

@@ -1,13 +1,16 @@
-"""What the one run of a home left there: its folder, weights and metrics."""
+"""What the one run of a home left there: its folder, weights, metrics and held-out scores."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 from mlflow import MlflowClient
 from safetensors.torch import load_file
+
+from rl_core.evaluation.runner import read_samples
 
 
 def run_folder(home: Path) -> Path:
@@ -49,3 +52,13 @@ def logged_metrics(home: Path) -> dict[str, list[float]]:
     run_id = json.loads((run_folder(home) / "run.json").read_text())["mlflow_run_id"]
     names = client.get_run(run_id).data.metrics
     return {name: [point.value for point in client.get_metric_history(run_id, name)] for name in names}
+
+
+PLACES = ("made", "images")
+"""Paths, which differ between homes."""
+
+
+def held_out_scores(home: Path) -> list[dict[str, Any]]:
+    """Replies and scores of the trained weights, row by row."""
+    rows = read_samples(run_folder(home) / "samples" / "evaluate-final.jsonl")
+    return [{name: value for name, value in row.items() if name not in PLACES} for row in rows]

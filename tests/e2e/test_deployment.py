@@ -28,16 +28,22 @@ class Services:
 
     folder: Path
     port: int
+    models: dict[str, str]
+    """Environment variables of the smoke recipes -> models in place of the embedded ones."""
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     @property
     def environment(self) -> dict[str, str]:
-        return os.environ | {
-            "PREFECT_HOME": str(self.folder / "prefect"),
-            "PREFECT_API_URL": f"http://127.0.0.1:{self.port}/api",
-            "PREFECT_WORKER_QUERY_SECONDS": "1",
-            "RL_TRAIN_HOME": str(self.folder / "home"),
-        }
+        return (
+            os.environ
+            | self.models
+            | {
+                "PREFECT_HOME": str(self.folder / "prefect"),
+                "PREFECT_API_URL": f"http://127.0.0.1:{self.port}/api",
+                "PREFECT_WORKER_QUERY_SECONDS": "1",
+                "RL_TRAIN_HOME": str(self.folder / "home"),
+            }
+        )
 
     def start(self, *arguments: str) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "prefect", *arguments]
@@ -83,11 +89,23 @@ class Services:
 
 
 @pytest.fixture(scope="module")
-def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
+def services(
+    tmp_path_factory: pytest.TempPathFactory,
+    tiny_model_dir: Path,
+    tiny_vlm_dir: Path,
+    tiny_sd3_dir: Path,
+    tiny_unified_dir: Path,
+) -> Iterator[Services]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    running = Services(tmp_path_factory.mktemp("services"), port)
+    models = {
+        "SMOKE_MODEL": str(tiny_model_dir),
+        "SMOKE_VISION_MODEL": str(tiny_vlm_dir),
+        "SMOKE_DIFFUSION_MODEL": str(tiny_sd3_dir),
+        "SMOKE_UNIFIED_MODEL": str(tiny_unified_dir),
+    }
+    running = Services(tmp_path_factory.mktemp("services"), port, models)
     try:
         running.start("server", "start", "--host", "127.0.0.1", "--port", str(port))
         wait_until(lambda: reachable(port), "the Prefect server")
@@ -114,19 +132,33 @@ def wait_until(condition: Any, what: str) -> None:
         time.sleep(0.2)
 
 
-def test_a_deployment_run_completes_and_shows_its_artifacts(services: Services, tiny_recipe: Path) -> None:
-    services.prefect("deployment", "run", "rl-train/text", "-p", f"recipe={tiny_recipe}", "--watch")
+SHOWN = {
+    "validation", "cache", "progress", "reward-curve", "samples", "evaluation", "comparison", "mlflow-run", "model"
+}  # fmt: skip
+"""Artifacts of every run."""
+PICTURES = {"sample-pictures"}
+ALSO_SHOWN: dict[str, set[str]] = {
+    "text": set(),
+    "vision": PICTURES,
+    "mpo": set(),
+    "diffusion": PICTURES,
+    "pe": PICTURES,
+    "unified": PICTURES,
+}
+"""Deployment -> artifacts of its domain."""
+
+
+@pytest.mark.parametrize("name", ALSO_SHOWN)
+def test_a_deployment_run_completes_and_shows_its_artifacts(services: Services, name: str) -> None:
+    services.prefect("deployment", "run", f"rl-train/{name}", "-p", f"recipe=smoke/{name}", "--watch")
     (run,) = services.api("flow_runs/filter", {"sort": "START_TIME_DESC", "limit": 1})
-    assert run["state"]["type"] == "COMPLETED"
+    assert (run["name"], run["state"]["type"]) == (f"rl-train smoke/{name}", "COMPLETED")
     tasks = services.api("task_runs/filter", {"flow_runs": {"id": {"any_": [run["id"]]}}})
-    assert {"train-iteration 1/3", "train-iteration 3/3", "evaluate baseline", "evaluate final"} <= {
+    assert {"train-iteration 1/2", "train-iteration 2/2", "evaluate baseline", "evaluate final"} <= {
         task["name"] for task in tasks
     }
     artifacts = services.api("artifacts/filter", {"artifacts": {"flow_run_id": {"any_": [run["id"]]}}})
-    keys = {artifact["key"] for artifact in artifacts}
-    assert {
-        "validation", "cache", "progress", "reward-curve", "samples", "evaluation", "mlflow-run", "model"
-    } <= keys  # fmt: skip
+    assert SHOWN | ALSO_SHOWN[name] <= {artifact["key"] for artifact in artifacts}
 
 
 def test_cancelling_a_run_leaves_no_ray_process(services: Services, tiny_recipe: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from PIL import Image
 from rl_core.evaluation.runner import read_samples
 from rl_core.rewards import Sample
 from rl_core.rewards.base import reward_scorers
-from tests.e2e.conftest import undisturbed_run
+from tests.e2e.conftest import Run, assert_kills_change_nothing, undisturbed_run
 from tests.e2e.outcomes import is_trained, logged_metrics, run_folder
 
 pytest.importorskip("rapidocr", reason="the extra `rewards` is not installed")
@@ -78,3 +78,9 @@ def test_rewards_are_what_is_read_in_the_pictures_and_they_train(
     assert max(metrics["reward_mean"]) > 0, "nothing was ever read"
     assert any(std > 0 < norm for std, norm in zip(metrics["reward_std"], metrics["grad_norm"], strict=True))
     assert is_trained(tiny_sd3_dir, run / "model")
+
+
+def test_a_run_whose_worker_and_flow_were_killed_ends_bit_identical(
+    recipe: Path, undisturbed_lettering: Path, start: Callable[..., Run], tmp_path: Path
+) -> None:
+    assert_kills_change_nothing(start, recipe, tmp_path, undisturbed_lettering)
