@@ -56,6 +56,7 @@ def batch_values(batch: "pa.RecordBatch", first_number: int, file: Path, on_bad_
     """The rows of a batch as plain values, a few at a time."""
     size = batch.nbytes // max(1, batch.num_rows)
     step = max(1, min(1024, MAX_BATCH_BYTES // max(1, size)))
+    plain = not any(_needs_cleaning(column) for column in batch.columns)
     for start in range(0, batch.num_rows, step):
         part = batch.slice(start, step)
         try:
@@ -64,7 +65,23 @@ def batch_values(batch: "pa.RecordBatch", first_number: int, file: Path, on_bad_
             rows = list(_one_by_one(part, first_number + start, file, on_bad_line))
         for i, row in enumerate(rows, start=first_number + start):
             if row is not None:
-                yield RawValue(i, without_nulls(row), size)
+                yield RawValue(i, row if plain else without_nulls(row), size)
+
+
+def _needs_cleaning(array: "pa.Array") -> bool:
+    """Whether a column may hold what `without_nulls` changes; true of whatever is not known to be plain."""
+    import pyarrow as pa
+
+    kind = array.type
+    if array.null_count:
+        return True
+    if pa.types.is_struct(kind):
+        return any(_needs_cleaning(array.field(index)) for index in range(kind.num_fields))
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return _needs_cleaning(array.values)
+    strings = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    others = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+    return not (strings or others or pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
 def without_nulls(value: Any) -> Any:
