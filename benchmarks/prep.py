@@ -78,7 +78,7 @@ def unzip(archive: Path, out: Path) -> None:
 
 def unpack(archive: Path, out: Path, check: ImageCheck) -> None:
     out.mkdir()
-    members = list_members(archive, ArchiveLimits(), str)
+    members = list_members(archive, ArchiveLimits(), "/".join)
     run, workers = run_in_processes, num_cores()
     extract(archive, out, members, check=check, num_workers=workers, run=run, advance=lambda _count: None)
 

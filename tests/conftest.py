@@ -35,6 +35,23 @@ for _name in ("PREFECT_API_URL", "MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI", "
     os.environ.pop(_name, None)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _environment_as_it_was() -> Iterator[None]:
+    """A module that leaves an address behind sends the runs of later modules elsewhere; it fails here, by name."""
+    before = _service_settings()
+    yield
+    after = _service_settings()
+    for name in after.keys() - before.keys():
+        del os.environ[name]
+    os.environ.update(before)
+    assert after == before, "the module left the environment changed"
+
+
+def _service_settings() -> dict[str, str]:
+    """What decides which home, server and database a process uses."""
+    return {key: value for key, value in os.environ.items() if key.startswith(("RL_TRAIN_", "PREFECT_", "MLFLOW_"))}
+
+
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[None]:
     """A local Ray of four (logical) CPUs for the whole session; tests take from it and give back."""

@@ -12,7 +12,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -25,7 +25,9 @@ RATIO_FROM_BYTES = 2**20
 MAX_NAME_BYTES = 255
 _CONTROL = re.compile(r"[\x00-\x1f]")
 
-Place = Callable[[PurePosixPath], str | None]
+Parts = tuple[str, ...]
+"""Folders and name of a member."""
+Place = Callable[[Parts], str | None]
 """Where below the target folder a member goes; None leaves it out."""
 
 
@@ -79,7 +81,7 @@ def list_members(path: Path, limits: ArchiveLimits, place: Place) -> list[Member
 
 def folder_members(folder: Path, files: Sequence[Path], place: Place) -> list[Member]:
     """The same for files that lie unpacked below `folder`."""
-    named = [(path, place(PurePosixPath(path.relative_to(folder).as_posix()))) for path in files]
+    named = [(path, place(path.relative_to(folder).parts)) for path in files]
     return [
         Member(path.relative_to(folder).as_posix(), target, path.stat().st_size)
         for path, target in named
@@ -161,23 +163,23 @@ def _refuse_bombs(path: Path, infos: Sequence[zipfile.ZipInfo], limits: ArchiveL
         )
 
 
-def _checked_parts(path: Path, info: zipfile.ZipInfo) -> PurePosixPath:
-    """The member's path. Raises: DataError unless it is an ordinary file below the archive's root."""
+def _checked_parts(path: Path, info: zipfile.ZipInfo) -> Parts:
+    """Raises: DataError unless it is an ordinary file below the archive's root."""
     name = info.filename.replace("\\", "/")
-    parts = PurePosixPath(name)
+    parts = tuple(part for part in name.split("/") if part not in ("", "."))
     kind = stat.S_IFMT(info.external_attr >> 16)
     reason = None
     if name.startswith("/") or name[1:2] == ":":
         reason = "is an absolute path"
-    elif ".." in parts.parts:
+    elif ".." in parts:
         reason = "climbs out of the archive"
     elif kind not in (0, stat.S_IFREG, stat.S_IFDIR):
         reason = "is a link" if kind == stat.S_IFLNK else "is not an ordinary file"
     elif info.flag_bits & 1:
         reason = "is encrypted"
-    elif info.filename != info.orig_filename or _CONTROL.search(name) or not parts.parts:
+    elif info.filename != info.orig_filename or _CONTROL.search(name) or not parts:
         reason = "has no usable name"
-    elif len(name.encode()) > MAX_NAME_BYTES and any(len(part.encode()) > MAX_NAME_BYTES for part in parts.parts):
+    elif len(name.encode()) > MAX_NAME_BYTES and any(len(part.encode()) > MAX_NAME_BYTES for part in parts):
         reason = f"has a name of more than {MAX_NAME_BYTES} bytes"
     elif info.compress_type not in (STORED, DEFLATED):
         reason = f"is packed by method {info.compress_type}, not by deflate ({DEFLATED}) or as it is ({STORED})"

@@ -151,6 +151,13 @@ def publish(
         raise storage_error(error.filename or target, error) from error
 
 
+def files_below(folder: Path) -> Iterator[str]:
+    """Paths relative to `folder`, with `/` between their parts."""
+    for place, _, names in os.walk(folder):
+        start = "" if place == str(folder) else f"{os.path.relpath(place, folder)}/"
+        yield from (start + name for name in names)
+
+
 def lock_path(target: Path) -> Path:
     """The lock of an output folder, beside it."""
     return target.parent / f".{target.name}.lock"
@@ -170,7 +177,7 @@ def _build_and_rename(
         built = build(work)
         if check is not None:
             check(work, built)
-        digests = {name: built.digests.get(name) or sha256_file(work / name) for name in sorted(_files_below(work))}
+        digests = {name: built.digests.get(name) or sha256_file(work / name) for name in sorted(files_below(work))}
         sync_tree(work)
         if target.exists():
             target.rename(work.with_name(work.name.replace(".build-", ".old-", 1)))
@@ -199,13 +206,6 @@ def _remove_leftovers(target: Path) -> None:
     for path in target.parent.iterdir():
         if pattern.fullmatch(path.name):
             shutil.rmtree(path, ignore_errors=True)
-
-
-def _files_below(folder: Path) -> Iterator[str]:
-    """Paths relative to `folder`, with `/` between their parts."""
-    for place, _, names in os.walk(folder):
-        start = "" if place == str(folder) else f"{os.path.relpath(place, folder)}/"
-        yield from (start + name for name in names)
 
 
 def _stat_key(path: str) -> list[int]:

@@ -6,15 +6,14 @@ message; there is one image.
 """
 
 import json
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rl_core.data.parquet_files import read_parquet
-from rl_core.data.publish import open_published
+from rl_core.data.publish import files_below, open_published
 from rl_core.errors import DataError
 from schemas.media_checks import load_image
 from schemas.problems import as_list, get
@@ -147,24 +146,25 @@ def judged_rows(root: Path, bad_images: Mapping[str, str]) -> Iterator[tuple[int
     def on_bad_row(number: int, error: DataError) -> None:
         unreadable.append((number, RowRefused(Refusal.UNREADABLE_ROW, str(error))))
 
+    files = frozenset(files_below(root))
     for raw in read_parquet(root / PARQUET, "prompt", on_bad_row):
         yield from unreadable
         unreadable.clear()
         try:
             row = vision_row(raw.value, raw.number)
-            _check_image(row, root, bad_images)
+            _check_image(row, files, bad_images)
             yield raw.number, row
         except RowRefused as refused:
             yield raw.number, refused
     yield from unreadable
 
 
-def _check_image(row: VisionRow, root: Path, bad_images: Mapping[str, str]) -> None:
-    from rl_core.data.image_check import image_problem
-
+def _check_image(row: VisionRow, files: Container[str], bad_images: Mapping[str, str]) -> None:
     if isinstance(row.image, bytes):
+        from rl_core.data.image_check import image_problem
+
         problem = image_problem(row.image, decode=False)
-    elif not os.path.isfile(f"{root}/{row.image}"):
+    elif row.image not in files:
         raise RowRefused(Refusal.MISSING_IMAGE_FILE, f"field images: no file {row.image}; expected it in images.zip")
     else:
         problem = bad_images.get(row.image)

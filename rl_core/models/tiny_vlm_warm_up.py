@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 
 from rl_core.data.pictures import Picture, draw, draw_crowd
 from rl_core.errors import ModelError
@@ -29,6 +28,7 @@ from rl_core.models.tiny_vlm_lessons import (
     naming_loss,
     reply_of,
 )
+from rl_core.models.warm_up_optimizer import WarmUpOptimizer
 
 SEE_STEPS, ANSWER_STEPS, GUESS_STEPS = 250, 500, 100
 ANSWERED = 0.7
@@ -36,6 +36,8 @@ ANSWERED = 0.7
 NUM_HELD_OUT = 200
 CROWDS, PICTURES = 16, 24
 SEED = 1
+
+Replies = Callable[..., list[str]]
 
 
 @dataclass(frozen=True)
@@ -72,28 +74,32 @@ def warm_up(
 def learn_to_see(model: Any, processor: Any, steps: int) -> None:
     """Train the tower, the projector and the words on crowded pictures, and on some as they will be asked about."""
     rng = random.Random(SEED)
-    optimizer = _Optimizer(model, steps, hidden_rate=0.0, rate=1e-3, floor=1.0)
+    optimizer = WarmUpOptimizer(model, model.model.text_model, steps, hidden_rate=0.0, rate=1e-3)
     for _ in range(steps):
         crowds = [draw_crowd(rng) for _ in range(CROWDS)]
         pictures = [draw(rng) for _ in range(CROWDS)]
         images = [image for image, _ in crowds] + [picture.image for picture in pictures]
         cells = [cells for _, cells in crowds] + [picture.cells for picture in pictures]
-        optimizer.step(naming_loss(model, processor, features_of(model, processor, images), cells))
+        optimizer.zero_grad()
+        naming_loss(model, processor, features_of(model, processor, images), cells).backward()
+        optimizer.step()
 
 
 def learn_to_answer(model: Any, processor: Any, steps: int) -> None:
     """Train the text model on right answers, noted."""
-    optimizer = _Optimizer(model, steps, hidden_rate=0.02, rate=1.5e-3, floor=0.03)
+    optimizer = WarmUpOptimizer(model, model.model.text_model, steps, hidden_rate=0.02, rate=1.5e-3, floor=0.03)
     _teach(model, processor, optimizer, steps, lambda questions, _: [reply_of(question) for question in questions])
 
 
 def learn_to_guess(model: Any, processor: Any, steps: int) -> None:
     """Train the text model on replies of which some are guesses."""
-    optimizer = _Optimizer(model, steps, hidden_rate=0.01, rate=1e-3, floor=0.1)
+    optimizer = WarmUpOptimizer(model, model.model.text_model, steps, hidden_rate=0.01, rate=1e-3, floor=0.1)
     _teach(model, processor, optimizer, steps, careless_replies)
 
 
-def _teach(model: Any, processor: Any, optimizer: _Optimizer, steps: int, replies: Callable[..., list[str]]) -> None:
+def _teach(
+    model: Any, processor: Any, optimizer: WarmUpOptimizer, steps: int, replies: Callable[..., list[str]]
+) -> None:
     rng = random.Random(f"{SEED} {replies.__name__}")
     for _ in range(steps):
         pictures: list[Picture] = [draw(rng) for _ in range(PICTURES)]
@@ -101,38 +107,6 @@ def _teach(model: Any, processor: Any, optimizer: _Optimizer, steps: int, replie
             features = features_of(model, processor, [picture.image for picture in pictures])
         rows = ask(pictures, rng)
         taught = replies([question for _, question in rows], rng)
-        optimizer.step(answering_loss(model, processor, features, rows, taught))
-
-
-class _Optimizer:
-    """Muon (Jordan 2024) on the text model's hidden matrices, AdamW on the rest; both rates rise, then fall.
-
-    Muon needs a third of the steps that AdamW alone needs here. Args: floor: share of the rates at the end.
-    """
-
-    def __init__(self, model: Any, steps: int, *, hidden_rate: float, rate: float, floor: float) -> None:
-        hidden = [
-            parameter
-            for name, parameter in model.model.text_model.named_parameters()
-            if parameter.ndim == 2 and "embed" not in name
-        ]
-        chosen = {id(parameter) for parameter in hidden}
-        self.rest = [parameter for parameter in model.parameters() if id(parameter) not in chosen]
-        self.parts = (
-            torch.optim.Muon(hidden, lr=hidden_rate, momentum=0.95, weight_decay=0.01),
-            torch.optim.AdamW(self.rest, lr=rate, betas=(0.9, 0.98), weight_decay=0.01),
-        )
-        self.rates = (hidden_rate, rate)
-        self.done, self.steps, self.ramp, self.floor = 0, steps, min(20, steps // 5 + 1), floor
-
-    def step(self, loss: Tensor) -> None:
-        """Backward and one update."""
-        self.done += 1
-        share = min(1.0, self.done / self.ramp) * max(self.floor, 1 - self.done / self.steps)
-        for part, rate in zip(self.parts, self.rates, strict=True):
-            part.param_groups[0]["lr"] = rate * share
-            part.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(self.rest, 1.0)
-        for part in self.parts:
-            part.step()
+        optimizer.zero_grad()
+        answering_loss(model, processor, features, rows, taught).backward()
+        optimizer.step()

@@ -32,6 +32,8 @@ GATE = GateReceipt(
 def home(tmp_path: Path, prefect_harness: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
     monkeypatch.setenv("RL_TRAIN_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    for name, value in Home.default().environment().items():
+        monkeypatch.setenv(name, value)  # the flow exports them, and they end with the test
     monkeypatch.setattr("rl_core.trainers.retraining.source_revision", lambda: "this revision")
     yield Home.default()
     close_sessions()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
-from rl_core.data.archives import ArchiveLimits, list_members, open_archive
+from rl_core.data.archives import ArchiveLimits, Parts, list_members, open_archive
 from rl_core.data.json_stream import UnreadableJson, parse
 from rl_core.data.prep.base import Tally, slug
 from rl_core.data.raw_dir import content_files
@@ -208,5 +208,5 @@ def _common_end(one: Sequence[str], other: Sequence[str]) -> int:
     return count
 
 
-def _rows_only(name: PurePosixPath) -> str | None:
-    return name.as_posix() if name.suffix.lower() == ROWS_SUFFIX and name.parts[0] != "__MACOSX" else None
+def _rows_only(parts: Parts) -> str | None:
+    return "/".join(parts) if parts[-1].lower().endswith(ROWS_SUFFIX) and parts[0] != "__MACOSX" else None

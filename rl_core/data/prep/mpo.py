@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import Field
 
-from rl_core.data.archives import ArchiveLimits, extract, folder_members, list_members, refuse_clashes
+from rl_core.data.archives import ArchiveLimits, Parts, extract, folder_members, list_members, refuse_clashes
 from rl_core.data.preference_dataset import META, SENTINEL, read_meta, row_offsets
 from rl_core.data.prep import stages
 from rl_core.data.prep.annotations import Subset, find_annotations, name_annotations
@@ -202,9 +202,9 @@ def _below(path: str, root: str) -> bool:
     return path.startswith(cache_root_of(root))
 
 
-def _place(name: PurePosixPath) -> str | None:
+def _place(parts: Parts) -> str | None:
     """`[…/]images/<rest>` goes to `MMPR/images/<rest>`; an archive without such a folder goes there as a whole."""
-    if name.parts[0] == "__MACOSX" or name.name.startswith(".") or name.suffix.lower() in (".json", ".jsonl"):
+    if parts[0] == "__MACOSX" or parts[-1].startswith(".") or parts[-1].lower().endswith((".json", ".jsonl")):
         return None
-    below = name.parts[name.parts.index("images") + 1 :] if "images" in name.parts[:-1] else name.parts
+    below = parts[parts.index("images") + 1 :] if "images" in parts[:-1] else parts
     return "/".join((IMAGES, *below))

@@ -6,11 +6,11 @@ function that training reads it with (`rl_core.data.vision_dataset`).
 
 import shutil
 from collections.abc import Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from pydantic import Field
 
-from rl_core.data.archives import ArchiveLimits, extract, list_members
+from rl_core.data.archives import ArchiveLimits, Parts, extract, list_members
 from rl_core.data.prep import stages
 from rl_core.data.prep.base import Context, Stage, StageConfig, Tally, refuse_disagreement, write_json, write_preview
 from rl_core.data.publish import Built
@@ -92,9 +92,9 @@ def _shown(row: VisionRow) -> dict[str, object]:
     return {"row": row.row, "images": [image], "question": row.question, "answer": row.answer, "task_name": "mmpr_tiny"}
 
 
-def _place(name: PurePosixPath) -> str | None:
+def _place(parts: Parts) -> str | None:
     """`[…/]images/<rest>` goes to `MMPR-Tiny/images/<rest>`, an archive without such a folder there as a whole."""
-    if name.parts[0] == "__MACOSX" or name.name.startswith("."):
+    if parts[0] == "__MACOSX" or parts[-1].startswith("."):
         return None
-    below = name.parts[name.parts.index("images") + 1 :] if "images" in name.parts[:-1] else name.parts
+    below = parts[parts.index("images") + 1 :] if "images" in parts[:-1] else parts
     return "/".join((IMAGES, *below))

@@ -1,7 +1,8 @@
 """The compact unified model: one decoder that writes a plan and is read by a transformer that draws it.
 
 The transformer is shown the decoder's last hidden states over prompt and plan, of which it sees the last
-`context_length`, and their mean in place of a pooled text embedding. The states carry a gradient, so that drawing
+`context_length`, and the very last in place of a pooled text embedding: behind the end of a plan nothing is to be
+predicted, which leaves that state free to sum the plan up. The states carry a gradient, so that drawing
 trains the decoder, too.
 
 Shapes: U contexts of L tokens (prompt and plan, padded behind), N latents, C context states, H hidden.
@@ -92,9 +93,8 @@ class CompactUnified(SD3):
         shown_UC = (places_UC >= 0).to(hidden_ULH.dtype)
         index_UCH = places_UC.clamp_min(0)[..., None].expand(-1, -1, hidden_ULH.shape[-1])
         states_UCH = hidden_ULH.gather(1, index_UCH) * shown_UC[..., None]
-        pooled_UH = states_UCH.sum(1) / shown_UC.sum(1, keepdim=True)
-        rows_N = conditions[ROWS]
-        return {"prompt_embeds": states_UCH[rows_N], "pooled": pooled_UH[rows_N]}
+        told_NCH = states_UCH[conditions[ROWS]]
+        return {"prompt_embeds": told_NCH, "pooled": told_NCH[:, -1]}
 
     def velocity(
         self, transformer: nn.Module, latents: Tensor, sigma_B: Tensor, conditions: Mapping[str, Tensor]

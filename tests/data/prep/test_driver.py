@@ -68,7 +68,8 @@ def test_a_changed_setting_is_a_miss_that_names_it_and_places_are_no_part(
 
 def test_a_plan_writes_nothing_beside_the_output(stage: MakeStage, home: Home, tmp_path: Path) -> None:
     plan_stage(stage("vision"), home)
-    assert [path.name for path in tmp_path.iterdir()] == ["home"]
+    # The home gets digests to remember, unless the inputs are so fresh that their times prove nothing.
+    assert {path.name for path in tmp_path.iterdir()} <= {"home"}
 
 
 def test_force_builds_again_and_says_so(prepare: Prepare) -> None:
