@@ -1,8 +1,9 @@
-"""Several algorithms on one recipe, one after the other: sampled reward and held-out score in one picture.
+"""Variants of one recipe, one after the other: sampled reward and held-out score in one picture.
 
-    python -m benchmarks.curves [--recipe text|diffusion] [--home FOLDER] [--algorithms NAME ...] [OVERRIDE ...]
+    python -m benchmarks.curves [--recipe NAME] [--home FOLDER] [--variants NAME ...] [OVERRIDE ...]
 
-Each is `rl-train run RECIPE algorithm={name: ...}` with the same data, seed, samples and steps; a run that is there
+The variants of `text` and `diffusion` are algorithms, those of `pe` and `unified` the tracks that learn. Each is
+`rl-train run RECIPE OVERRIDE ...` with the same data, seed, samples and steps; a run that is there
 already is continued or read, never repeated. The numbers come from MLflow. Each takes some minutes on an idle machine.
 """
 
@@ -27,9 +28,10 @@ SAMPLED = "reward_mean"
 class Comparison:
     """What is compared on a recipe, and by what."""
 
-    algorithms: dict[str, tuple[str, ...]]
-    """Overrides of each, besides its name."""
+    variants: dict[str, tuple[str, ...]]
+    """Overrides of each."""
     shared: tuple[str, ...]
+    """Overrides of all."""
     held_out: str
     """MLflow's name of the score."""
     title: str
@@ -38,7 +40,7 @@ class Comparison:
 
 COMPARISONS = {
     "text": Comparison(
-        {"grpo": (), "dapo": (), "rloo": (), "gspo": ()},
+        {name: (f"algorithm={{name: {name}}}",) for name in ("grpo", "dapo", "rloo", "gspo")},
         ("training.num_iterations=5", "training.steps_per_iteration=2", "evaluation.eval_every=1"),
         "eval/accuracy",
         "Held-out accuracy, greedy",
@@ -46,13 +48,34 @@ COMPARISONS = {
     ),
     "diffusion": Comparison(
         {
-            "flow_grpo": ("algorithm.kl.coef=0.0",),
-            "diffusion_nft": ("ema_full={decay: 0.5, warmup: ramp, ramp_step: 0.02, mirror: true, rollout: true}",),
+            "flow_grpo": ("algorithm={name: flow_grpo}", "algorithm.kl.coef=0.0"),
+            "diffusion_nft": (
+                "algorithm={name: diffusion_nft}",
+                "ema_full={decay: 0.5, warmup: ramp, ramp_step: 0.02, mirror: true, rollout: true}",
+            ),
         },
         ("training.num_iterations=6", "training.steps_per_iteration=5", "evaluation.eval_every=1"),
         "eval/judge_independent",
         "Held-out score of the judge that was not trained on",
         IMAGES / "diffusion-algorithm-curves.png",
+    ),
+    "pe": Comparison(
+        {
+            "text": (),
+            "images": ("tracks.text.train=false", "tracks.images.train=true"),
+            "both": ("tracks.images.train=true",),
+        },
+        ("evaluation.eval_every=1",),
+        "eval/judge_independent",
+        "Held-out score of the judge that was not trained on",
+        IMAGES / "pe-track-curves.png",
+    ),
+    "unified": Comparison(
+        {"text": ("unified.images.weight=0",), "images": ("unified.text.weight=0",), "both": ()},
+        ("evaluation.eval_every=1",),
+        "eval/judge_independent",
+        "Held-out score of the judge that was not trained on",
+        IMAGES / "unified-track-curves.png",
     ),
 }
 
@@ -65,23 +88,23 @@ class Learnt:
     held_out: list[tuple[int, float]]
 
 
-def run_of(recipe: str, algorithm: str) -> str:
-    """The name of an algorithm's run, by which MLflow knows it."""
-    return f"curve-{recipe}-{algorithm.replace('_', '-')}"
+def run_of(recipe: str, variant: str) -> str:
+    """The name of a variant's run, by which MLflow knows it."""
+    return f"curve-{recipe}-{variant.replace('_', '-')}"
 
 
-def train(recipe: str, algorithm: str, home: Path, overrides: list[str]) -> None:
+def train(recipe: str, variant: str, home: Path, overrides: list[str]) -> None:
     """Run the recipe to its end. Raises: CalledProcessError when it fails."""
     compared = COMPARISONS[recipe]
-    own = [f"name={run_of(recipe, algorithm)}", f"algorithm={{name: {algorithm}}}", *compared.algorithms[algorithm]]
+    own = [f"name={run_of(recipe, variant)}", *compared.variants[variant]]
     command = [sys.executable, "-m", "flows.cli", "run", recipe, *own, *compared.shared, *overrides]
     subprocess.run(command, check=True, env=os.environ | {"RL_TRAIN_HOME": str(home)})
 
 
-def learnt(recipe: str, algorithm: str, client: MlflowClient) -> Learnt:
-    """The newest run of an algorithm. Raises: LookupError when MLflow has none."""
+def learnt(recipe: str, variant: str, client: MlflowClient) -> Learnt:
+    """The newest run of a variant. Raises: LookupError when MLflow has none."""
     experiments = [experiment.experiment_id for experiment in client.search_experiments()]
-    wanted = f"params.name = '{run_of(recipe, algorithm)}'"
+    wanted = f"params.name = '{run_of(recipe, variant)}'"
     found = client.search_runs(experiments, wanted, order_by=["attributes.start_time DESC"], max_results=1)
     if not found:
         raise LookupError(f"MLflow has no run with {wanted}")
@@ -111,20 +134,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--home", type=Path, default=Path(".rl-train"))
     parser.add_argument("--recipe", choices=list(COMPARISONS), default="text")
-    parser.add_argument("--algorithms", nargs="+", help="of the recipe's; unset takes all")
+    parser.add_argument("--variants", nargs="+", help="of the recipe's; unset takes all")
     parser.add_argument("--picture", type=Path, help="unset takes the one in docs/images")
     parser.add_argument("overrides", nargs="*", metavar="OVERRIDE")
     args = parser.parse_args()
     home = args.home.resolve()
     compared = COMPARISONS[args.recipe]
-    names, picture = args.algorithms or list(compared.algorithms), args.picture or compared.picture
+    names, picture = args.variants or list(compared.variants), args.picture or compared.picture
     for name in names:
         train(args.recipe, name, home, args.overrides)
     uri = f"sqlite:///{home / 'mlflow.db'}"
     client = MlflowClient(uri, uri)
     runs = {name: learnt(args.recipe, name, client) for name in names}
     draw(runs, compared.title, picture)
-    print(f"{'algorithm':24}{'sampled, first -> last 4 steps':>34}{'held out, before -> after':>30}")
+    print(f"{'variant':24}{'sampled, first -> last 4 steps':>34}{'held out, before -> after':>30}")
     for name, run in runs.items():
         first, last = (sum(value for _, value in part) / len(part) for part in (run.sampled[:4], run.sampled[-4:]))
         print(

@@ -137,8 +137,7 @@ def _register(receipt: "PrepReceipt", home: Home) -> None:
         return
     from rl_core.tracking.artifacts import register_prepared
 
-    location = home.mlflow_artifacts if home.mlflow_uri.startswith("sqlite") else None
-    found = register_prepared(home.mlflow_uri, receipt, artifact_location=location)
+    found = register_prepared(home.mlflow_uri, receipt, artifact_location=home.artifact_location)
     remember(receipt, home.mlflow_uri)
     typer.echo(f"artifact  art://{found.name}@v{found.version}")
     sys.stdout.flush()

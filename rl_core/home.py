@@ -30,6 +30,11 @@ class Home:
         return self.root / "mlflow-artifacts"
 
     @property
+    def artifact_location(self) -> Path | None:
+        """Where a database file of this home keeps its artifacts; None leaves that to the MLflow server."""
+        return self.mlflow_artifacts if self.mlflow_uri.startswith("sqlite") else None
+
+    @property
     def prefect(self) -> Path:
         return self.root / "prefect"
 

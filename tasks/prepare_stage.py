@@ -40,7 +40,7 @@ def prepare_stage(
         home.mlflow_uri,
         receipt,
         tags={"prefect.flow_run_id": str(flow_run.id or ""), "prefect.flow_run_url": str(flow_run.ui_url or "")},
-        artifact_location=home.mlflow_artifacts if home.mlflow_uri.startswith("sqlite") else None,
+        artifact_location=home.artifact_location,
     )
     _publish(receipt, registered)
     return receipt

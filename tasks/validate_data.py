@@ -73,5 +73,4 @@ def _publish(report: ValidationReport) -> None:
 
 
 def _log_refusal(name: str, report: ValidationReport, home: Home) -> None:
-    location = home.mlflow_artifacts if home.mlflow_uri.startswith("sqlite") else None
-    log_refusal(home.mlflow_uri, name, report, tags=flow_run_tags(), artifact_location=location)
+    log_refusal(home.mlflow_uri, name, report, tags=flow_run_tags(), artifact_location=home.artifact_location)

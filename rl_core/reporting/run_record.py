@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -51,7 +50,10 @@ class RunRecord:
 
     @property
     def mlflow_run_id(self) -> str:
-        return json.loads((self.folder.root / "run.json").read_text(encoding="utf-8"))["mlflow_run_id"]
+        """Of a folder that `find_run` found, which is tracked."""
+        found = self.folder.mlflow_run_id
+        assert found is not None
+        return found
 
     @cached_property
     def steps(self) -> list[dict[str, float]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -79,11 +79,27 @@ class Replica:
 
 
 class Receiver:
-    """The receiving end of a weight sync."""
+    """The receiving end of a weight sync, to stand before an engine in a class's bases.
+
+    Args: source: what `rl_core.models.locate` returned. options: those of the engine.
+    """
 
     needs_rank_info = True
-    replica: Replica
-    _group: WireGroup | None = None
+    bundle_class: ClassVar[type[ModelBundle] | type[DiffusionBundle]]
+
+    def __init__(
+        self,
+        source: str,
+        model: ModelConfig,
+        lora: LoraConfig | None,
+        dtype: DType,
+        *options: Any,
+        rank_info: RankInfo,
+    ) -> None:
+        self.replica = Replica(self.bundle_class(source, model), lora, dtype, rank_info)
+        self._group: WireGroup | None = None
+        engine: Any = super()
+        engine.__init__(self.replica, *options)
 
     @distributed(execute=Execute.RANK_ZERO)
     def weight_version(self) -> WeightVersion | None:
@@ -111,32 +127,12 @@ class Receiver:
 
 
 class DedicatedEngine(Receiver, RolloutEngine):
-    """A rollout engine of language models that owns its model. Args: options: those of `RolloutEngine`."""
+    """A rollout engine of language models that owns its model."""
 
-    def __init__(
-        self,
-        source: str,
-        model: ModelConfig,
-        lora: LoraConfig | None,
-        dtype: DType,
-        *options: Any,
-        rank_info: RankInfo,
-    ) -> None:
-        self.replica = Replica(ModelBundle(source, model), lora, dtype, rank_info)
-        super().__init__(self.replica, *options)
+    bundle_class = ModelBundle
 
 
 class DedicatedDiffusionEngine(Receiver, DiffusionEngine):
-    """A rollout engine of diffusion models that owns its model. Args: options: those of `DiffusionEngine`."""
+    """A rollout engine of diffusion models that owns its model."""
 
-    def __init__(
-        self,
-        source: str,
-        model: ModelConfig,
-        lora: LoraConfig | None,
-        dtype: DType,
-        *options: Any,
-        rank_info: RankInfo,
-    ) -> None:
-        self.replica = Replica(DiffusionBundle(source, model), lora, dtype, rank_info)
-        super().__init__(self.replica, *options)
+    bundle_class = DiffusionBundle

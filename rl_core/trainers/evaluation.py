@@ -8,7 +8,6 @@ from pathlib import Path
 
 import yaml
 
-from rl_core.data.atomic import atomic_write_json
 from rl_core.errors import RecipeError
 from rl_core.home import Home
 from rl_core.models.locate import locate
@@ -84,12 +83,12 @@ def open_evaluation(
         EXPERIMENT,
         f"{candidate.name} on {recipe.name}",
         tags={**described, **tags},
-        artifact_location=home.mlflow_artifacts if home.mlflow_uri.startswith("sqlite") else None,
+        artifact_location=home.artifact_location,
     )
     folder = RunFolder(home.evaluations / tracking.run_id)
     folder.create(dump_recipe(evaluated))
     key = run_key(evaluated, cache.run_hash)
-    atomic_write_json(folder.root / "run.json", {"run_key": key, "mlflow_run_id": tracking.run_id})
+    folder.remember_tracking(key, tracking.run_id)
     tracking.log_params(flatten(shown_values(evaluated)))
     tracking.log_text(dump_recipe(evaluated), RECIPE_ARTIFACT)
     tracking.log_text(cache.model_dump_json(indent=2), "receipts/cache.json")

@@ -52,6 +52,16 @@ class RunFolder:
         atomic_write_text(self.root / "recipe.yaml", recipe_text)
         atomic_write_text(self.root / "revision.txt", source_revision() + "\n")
 
+    def remember_tracking(self, key: str, mlflow_run_id: str) -> None:
+        """Which MLflow run this folder belongs to."""
+        atomic_write_json(self.root / "run.json", {"run_key": key, "mlflow_run_id": mlflow_run_id})
+
+    @property
+    def mlflow_run_id(self) -> str | None:
+        """None before the run is tracked."""
+        path = self.root / "run.json"
+        return json.loads(path.read_text(encoding="utf-8"))["mlflow_run_id"] if path.is_file() else None
+
     def discard(self) -> None:
         """Remove the run's state, for a fresh start."""
         shutil.rmtree(self.root, ignore_errors=True)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from rl_core.data.atomic import atomic_write_json
 from rl_core.home import Home
 from rl_core.recipes import dump_recipe, shown_values
 from rl_core.tracking.openings import Opening, record_opening
@@ -67,17 +65,16 @@ def open_run(
         folder = _anew(folder)
     folder.create(dump_recipe(recipe))
     key = run_key(recipe, cache.run_hash)
-    known = _known_tracking_id(folder)
     tracking = TrackingRun.open(
         home.mlflow_uri,
         EXPERIMENT,
         folder.root.name,
-        run_id=known,
+        run_id=folder.mlflow_run_id,
         tags={"run_key": key, "cache_hash": cache.run_hash, "git_revision": source_revision(), **tags},
-        artifact_location=home.mlflow_artifacts if home.mlflow_uri.startswith("sqlite") else None,
+        artifact_location=home.artifact_location,
     )
     record_opening(tracking, _opening(tags))
-    atomic_write_json(folder.root / "run.json", {"run_key": key, "mlflow_run_id": tracking.run_id})
+    folder.remember_tracking(key, tracking.run_id)
     _log_inputs(tracking, recipe, report, cache)
     return RunPlan(
         run_key=key,
@@ -128,11 +125,6 @@ def _opening(tags: Mapping[str, str]) -> Opening:
         flow_run_url=tags.get("prefect.flow_run_url", ""),
         folder=str(Path.cwd()),
     )
-
-
-def _known_tracking_id(folder: RunFolder) -> str | None:
-    path = folder.root / "run.json"
-    return json.loads(path.read_text(encoding="utf-8"))["mlflow_run_id"] if path.is_file() else None
 
 
 def _log_inputs(tracking: TrackingRun, recipe: Recipe, report: ValidationReport, cache: CacheReceipt) -> None:
