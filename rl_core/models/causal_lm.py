@@ -31,6 +31,9 @@ CHUNK_TOKENS = 1024
 class CausalLMPolicy(nn.Module):
     """A language model as a policy: its forward gives the log-probability of each response token."""
 
+    num_choices: int | None = None
+    """Tokens that may be written are the first so many of the head's; None is all of them."""
+
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.model = model
@@ -95,6 +98,17 @@ class CausalLMPolicy(nn.Module):
             raise ModelError(f"{type(self.language_model).__name__} sees no pictures; the rows have some")
         return {"input_ids": input_ids_BL, "attention_mask": attention_mask_BL, "position_ids": position_ids_BL}
 
+    def reply_positions(self, last_R: Tensor, step: int) -> Tensor:
+        """Position ids of a reply's token `step` (0 is the first), [R, 1] or with several axes [A, R, 1].
+
+        Args: last_R: of the last token before the reply.
+        """
+        return (last_R + 1 + step)[:, None]
+
+    def choices(self, logits: Tensor) -> Tensor:
+        """Of what the head says in the last axis, all that may be written: its first so many rows."""
+        return logits if self.num_choices is None else logits[..., : self.num_choices]
+
     @property
     def block_classes(self) -> tuple[str, ...]:
         """Names of the classes that FSDP wraps one by one."""
@@ -121,10 +135,12 @@ class CausalLMPolicy(nn.Module):
             return head.values(hidden_NH), None
         if is_plain_head(head):
             entropy = {"with_entropy": with_entropy, "entropy_grad": entropy_grad}
-            return linear_log_probs(hidden_NH, head.weight, targets_N, temperature=temperature, **entropy)
+            weight_VH = head.weight if self.num_choices is None else head.weight[: self.num_choices]
+            return linear_log_probs(hidden_NH, weight_VH, targets_N, temperature=temperature, **entropy)
 
         def chunk(hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-            all_log_probs = (head(hidden.to(head.weight.dtype)).float() / temperature).log_softmax(-1)
+            logits = self.choices(head(hidden.to(head.weight.dtype)))
+            all_log_probs = (logits.float() / temperature).log_softmax(-1)
             log_probs = all_log_probs.gather(-1, targets[:, None])[:, 0]
             if not with_entropy:
                 return log_probs, torch.zeros_like(log_probs)

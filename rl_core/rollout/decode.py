@@ -64,6 +64,8 @@ class Sampling:
     temperature: float
     eos_ids: tuple[int, ...]
     pad_id: int
+    at_limit: StopReason = StopReason.LENGTH
+    """Why a reply of `max_new_tokens` ended; `EOS` where all are to be that long."""
 
 
 @torch.no_grad()
@@ -94,15 +96,16 @@ def decode(
         cache.batch_repeat_interleave(counts_P)
     attention = attention_BP.repeat_interleave(counts_P, 0)
     # Positions may have several axes; they agree at the last token, which is text.
-    position = (inputs["position_ids"][..., -1].reshape(-1, len(prompts))[0] + 1).repeat_interleave(counts_P)
+    last = inputs["position_ids"][..., -1].reshape(-1, len(prompts))[0].repeat_interleave(counts_P)
     limits_P = torch.tensor([min(request.room, sampling.max_new_tokens) for request in requests], device=device)
     limit = limits_P.repeat_interleave(counts_P)
 
-    replies = [Reply([], [], StopReason.LENGTH) for _ in range(len(limit))]
+    cut, whole = StopReason.LENGTH, sampling.at_limit
+    replies = [Reply([], [], whole if one == sampling.max_new_tokens else cut) for one in limit.tolist()]
     rows = torch.arange(len(replies), device=device)
     eos = torch.tensor(sampling.eos_ids, device=device)
     for step in range(int(limits_P.max())):
-        tokens_R, log_probs_R = _draw(model.lm_head(hidden).float(), sampling.temperature, generator)
+        tokens_R, log_probs_R = _draw(policy.choices(model.lm_head(hidden)).float(), sampling.temperature, generator)
         for row, token, log_prob in zip(rows.tolist(), tokens_R.tolist(), log_probs_R.tolist(), strict=True):
             replies[row].token_ids.append(token)
             replies[row].log_probs.append(log_prob)
@@ -114,17 +117,16 @@ def decode(
             break
         if len(keep) < len(rows):
             cache.batch_select_indices(keep)
-            rows, attention, position, tokens_R = rows[keep], attention[keep], position[keep], tokens_R[keep]
+            rows, attention, last, tokens_R = rows[keep], attention[keep], last[keep], tokens_R[keep]
             limit = limit[keep]
         attention = torch.cat([attention, attention.new_ones(len(rows), 1)], dim=1)
         hidden = model.model(
             input_ids=tokens_R[:, None],
             attention_mask=attention,
-            position_ids=position[:, None],
+            position_ids=policy.reply_positions(last, step),
             past_key_values=cache,
             use_cache=True,
         ).last_hidden_state[:, -1]
-        position = position + 1
     return replies
 
 
