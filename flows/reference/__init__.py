@@ -1,1 +1,1 @@
-"""Reference pages made from the code: every recipe key, plug-in and command; `make reference` writes them."""
+"""Reference pages made from the code: every recipe key, plug-in, command and metric; `make reference` writes them."""

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from flows.reference.commands import commands_page
+from flows.reference.metrics import metrics_page
 from flows.reference.plugins import plugins_page
 from flows.reference.recipe import recipe_page
 
@@ -12,5 +13,10 @@ HEADER = "<!-- Made from the code by `make reference`; change it there. -->\n\n"
 
 def pages() -> dict[str, str]:
     """Markdown of each page."""
-    made = {"recipe.md": recipe_page(), "plugins.md": plugins_page(), "commands.md": commands_page()}
+    made = {
+        "recipe.md": recipe_page(),
+        "plugins.md": plugins_page(),
+        "commands.md": commands_page(),
+        "metrics.md": metrics_page(),
+    }
     return {name: HEADER + text for name, text in made.items()}

@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from rl_core.recipes import recipe_names
+from rl_core.reporting.metric_catalogue import unknown_metrics
 from tests.e2e.conftest import Run
+from tests.e2e.outcomes import logged_metrics
 
 pytestmark = pytest.mark.slow
 
@@ -32,4 +34,5 @@ def test_a_smoke_recipe_trains(
     assert f"evaluate final: {judged}" in run.output
     if name in ("smoke/vision", "smoke/diffusion", "smoke/pe", "smoke/unified"):
         assert list(tmp_path.glob("home/runs/*/samples/pictures-final.png")), "a sheet of sample pictures"
+    assert unknown_metrics(logged_metrics(tmp_path / "home")) == [], "describe it in metric_catalogue.py"
     assert f"rl-train-{name.replace('/', '-')} v1, " in run.output and " of baseline" in run.output

@@ -9,6 +9,7 @@ import typer
 from flows.cli import app
 from flows.reference.pages import FOLDER, pages
 from rl_core.recipes import recipe_names
+from rl_core.reporting.metric_catalogue import GROUPS, unknown_metrics
 
 ROOT = Path(__file__).parents[2]
 DOCS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -20,7 +21,7 @@ def relative(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-@pytest.mark.parametrize("name", ["recipe.md", "plugins.md", "commands.md"])
+@pytest.mark.parametrize("name", ["recipe.md", "plugins.md", "commands.md", "metrics.md"])
 def test_the_reference_is_what_the_code_says(name: str):
     assert (FOLDER / name).read_text(encoding="utf-8") == pages()[name], "run: make reference"
 
@@ -29,6 +30,20 @@ def test_every_key_of_a_recipe_is_described():
     rows = [line for line in pages()["recipe.md"].splitlines() if line.startswith("| `")]
     assert len(rows) > 100
     assert [row for row in rows if row.endswith("|  |")] == []
+
+
+def test_every_described_metric_is_logged_somewhere():
+    texts = [path.read_text(encoding="utf-8") for path in SOURCES if path.name != "metric_catalogue.py"]
+    words = {word for text in texts for word in re.findall(r"\w+", text)}
+    names = [note.name for notes in GROUPS.values() for note in notes]
+    assert len(names) > 70 and len(names) == len(set(names))
+    strange = {name: set(re.split(r"<\w+>|/", name)) - words - {""} for name in names}
+    assert {name: parts for name, parts in strange.items() if parts} == {}
+
+
+def test_a_metric_without_a_description_is_found():
+    assert unknown_metrics(["text/loss", "seconds/train", "env/gsm8k/correct", "eval/ocr", "critic/lr"]) == []
+    assert unknown_metrics(["text/loess", "env/correct"]) == ["env/correct", "text/loess"]
 
 
 @pytest.mark.parametrize("path", DOCS, ids=relative)
