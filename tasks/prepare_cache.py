@@ -59,10 +59,10 @@ def _prepare_media(recipe: Recipe, home: Home) -> CacheReceipt:
 def _counter(recipe: Recipe, source: str) -> PromptCounter:
     from rl_core.models.diffusion.prompt_lengths import PromptLengths
     from rl_core.models.tokenizer import load_tokenizer
-    from rl_core.models.unified.bundle import TOKENIZER
+    from rl_core.models.unified.bundle import plan_tokenizer
 
     if recipe.unified is not None:
-        return QuestionLengths(load_tokenizer(f"{source}/{TOKENIZER}"))
+        return QuestionLengths(plan_tokenizer(source, recipe.model.path))
     if recipe.tracks is not None:
         return QuestionLengths(load_tokenizer(source))
     return PromptLengths(source, recipe.model.path)

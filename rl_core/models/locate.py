@@ -49,7 +49,7 @@ def tokenizer_identity(path: str, models_dir: Path) -> str:
     if not folder.is_dir():
         return path
     digest = hashlib.sha256()
-    for part in (folder, *sorted(folder.glob("tokenizer*/"))):
+    for part in (folder, *sorted(folder.glob("tokenizer*/")), *sorted(folder.glob("processor*/"))):
         for name in TOKENIZER_FILES:
             if (part / name).is_file():
                 digest.update((part / name).read_bytes())

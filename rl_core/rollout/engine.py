@@ -98,12 +98,16 @@ class RolloutEngine:
         check_version(self.backend, version, evaluation=True)
         return self._play(prompts, 1, max_new_tokens, 0.0, self._generator("evaluate", 0))
 
+    def sampling(self, max_new_tokens: int, temperature: float) -> Sampling:
+        """How replies are drawn and where they end."""
+        return Sampling(max_new_tokens, temperature, self._eos_ids(), self.tokenizer.pad_token_id)
+
     def _play(
         self, prompts: DataProto, num_siblings: int, max_new_tokens: int, temperature: float, generator: torch.Generator
     ) -> DataProto | None:
         meshes = self.backend.meshes
         items = part_of(list(prompts.non_tensor_batch["item"]), meshes.sp_group)
-        sampling = Sampling(max_new_tokens, temperature, self._eos_ids(), self.tokenizer.pad_token_id)
+        sampling = self.sampling(max_new_tokens, temperature)
         start = time.perf_counter()
         weights = self.backend.rollout_policy() if temperature else self.backend.gathered()
         with weights as policy:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import Tensor
 
+from rl_core.errors import ModelError
 from rl_core.models.diffusion.base import Condition
 from rl_core.models.diffusion.guidance import PromptConditions, has_two_halves
 from rl_core.models.diffusion.levels import size_of
-from rl_core.models.unified.compact import CONTEXT, CompactUnified
+from rl_core.models.unified.base import UnifiedFamily
+from rl_core.rollout.chat import ChatFormat
+from rl_core.rollout.decode import Sampling, StopReason
 from rl_core.rollout.diffusion import DiffusionEngine
+from rl_core.rollout.engine import RolloutEngine
 from rl_core.rollout.rewriting import drawing
 from schemas.diffusion import DiffusionConfig
 
@@ -31,22 +35,58 @@ def planned_drawing(item: Mapping[str, Any], uid: str, plan: str, context: list[
     return drawing(item, uid, plan) | {CONTEXT_IDS: context}
 
 
+class PlanChat(ChatFormat):
+    """A `ChatFormat` that asks for a plan as the family does."""
+
+    def __init__(self, bundle: Any, template_kwargs: dict[str, Any], stop_ids: Sequence[int]) -> None:
+        super().__init__(bundle.tokenizer, template_kwargs, stop_ids)
+        self.family, self.size = bundle.family, bundle.size
+
+    def encode(self, messages: list[dict[str, Any]]) -> list[int]:
+        """Token ids that end where the plan begins."""
+        return self.family.question(self.tokenizer, messages, self.size, self.template_kwargs)
+
+
+class PlanWriter(RolloutEngine):
+    """Writes plans with a unified model."""
+
+    def __init__(self, backend: Any, config: Any, env_options: Any, template_kwargs: Any, seed: int) -> None:
+        super().__init__(backend, config, env_options, template_kwargs, seed)
+        self.chat = PlanChat(backend.bundle, template_kwargs, self._eos_ids())
+
+    def sampling(self, max_new_tokens: int, temperature: float) -> Sampling:
+        """Plans that are laid out by the size of the picture are whole when they have their number of tokens.
+
+        Raises: ModelError when another number is asked for.
+        """
+        sampling, layout = super().sampling(max_new_tokens, temperature), self.backend.policy.layout
+        if layout is None:
+            return sampling
+        if max_new_tokens != layout.num_tokens:
+            size = self.backend.bundle.size
+            raise ModelError(
+                f"max_new_tokens is {max_new_tokens}; the plan of a picture of {size.height} x {size.width} pixels has "
+                f"{layout.num_tokens} tokens: set rollout.max_new_tokens and evaluation.max_new_tokens to that"
+            )
+        return replace(sampling, at_limit=StopReason.EOS)
+
+
 class PlanContexts:
-    """The conditions of drawings: their tokens, which the policy itself reads, in rollout and in training alike.
+    """The conditions of drawings: their plans, which the policy itself reads, in rollout and in training alike.
 
     Args: config: its negative prompt is read without a plan.
     """
 
-    def __init__(self, family: CompactUnified, config: DiffusionConfig) -> None:
+    def __init__(self, family: UnifiedFamily, config: DiffusionConfig) -> None:
         self.family, self.config = family, config
         guided = has_two_halves(family, config.guidance_scale)
         self.negative = self._of_text(config.negative_prompt) if guided else None
 
     def __call__(self, items: Sequence[Mapping[str, Any]]) -> list[PromptConditions | str]:
         """One for each item, in order."""
-        return [
-            PromptConditions(Condition({CONTEXT: torch.tensor(item[CONTEXT_IDS])}), self.negative) for item in items
-        ]
+        asked, contexts = [item["asked"] for item in items], [item[CONTEXT_IDS] for item in items]
+        found = self.family.plan_conditions(asked, contexts, size_of(self.config))
+        return [one if isinstance(one, str) else PromptConditions(one, self.negative) for one in found]
 
     def blank(self) -> PromptConditions:
         """Of no prompt and no plan."""
@@ -64,5 +104,5 @@ class PlanPainter(DiffusionEngine):
         self.conditions: Any = PlanContexts(self.family, self.config)
 
     def told(self, policy: Any, prompts: Sequence[PromptConditions]) -> dict[str, Tensor]:
-        """The states of the decoder, which reads each context once for all steps."""
+        """What the policy reads of each context, once for all steps."""
         return policy.read(super().told(policy, prompts))

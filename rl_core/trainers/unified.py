@@ -13,8 +13,9 @@ from rl_core.algorithms import algorithms
 from rl_core.data_proto import DataProto
 from rl_core.distributed import DataProtoRef, Remote, placement, remote
 from rl_core.errors import RecipeError
+from rl_core.models.diffusion.levels import size_of
 from rl_core.models.unified.bundle import UnifiedBundle
-from rl_core.rollout.plans import PlanPainter, contexts, planned_drawing
+from rl_core.rollout.plans import PlanPainter, PlanWriter, contexts, planned_drawing
 from rl_core.rollout.rewriting import question
 from rl_core.train.unified_stack import StageWeight, UnifiedStack
 from rl_core.trainers.base import prompt_batch
@@ -34,7 +35,7 @@ class UnifiedTrainer(PromptEnhancerTrainer):
 
     def __init__(self, recipe: Recipe, source_model: str, items: Sequence[dict[str, Any]]) -> None:
         super().__init__(recipe, source_model, items)
-        self.painter.engine_class = PlanPainter
+        self.writer.engine_class, self.painter.engine_class = PlanWriter, PlanPainter
 
     @property
     def config(self) -> UnifiedConfig:  # type: ignore[override]
@@ -52,7 +53,7 @@ class UnifiedTrainer(PromptEnhancerTrainer):
         """One block with one backend, and over it the stages' stacks and engines."""
         recipe, config = self.recipe, self.config
         with placement(self.pool) as whole:
-            bundle = remote(UnifiedBundle, self.source_model, recipe.model)
+            bundle = remote(UnifiedBundle, self.source_model, recipe.model, size_of(recipe.diffusion))
             backend = wire_backend(recipe, bundle, self.total_steps, with_reference=_needs_reference(recipe))
             self.writer.wire(backend)
             self.painter.wire(backend)

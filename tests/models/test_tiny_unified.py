@@ -17,8 +17,10 @@ from rl_core.models.embedded import embedded_folder
 from rl_core.models.tiny_sd3_warm_up import load
 from rl_core.models.tiny_unified import ASK, CONTEXT_LENGTH, END, WIDTH, make_pipeline, make_tokenizer
 from rl_core.models.tokenizer import encode_chat
+from rl_core.models.unified.base import ROWS
 from rl_core.models.unified.bundle import load_unified
-from rl_core.models.unified.compact import CONTEXT, ROWS, CompactUnified
+from rl_core.models.unified.compact import CONTEXT, CompactUnified
+from schemas.recipe import ModelConfig
 
 PROMPTS = [OddPrompt("siete", 7, Oddity.LANGUAGE), OddPrompt("what comes after 1, 3, 5", 7, Oddity.SEQUENCE)]
 
@@ -56,7 +58,7 @@ def test_the_transformer_is_shown_the_end_of_each_context_whatever_stands_beside
 
 def test_a_folder_comes_back_as_it_was_saved(family: CompactUnified, tmp_path: Path):
     family.pipeline.save_pretrained(tmp_path / "model")
-    again = load_unified(str(tmp_path / "model"), "model")
+    again = load_unified(str(tmp_path / "model"), ModelConfig(path="model"))
     ours, theirs = family.transformer.state_dict(), again.transformer.state_dict()
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
@@ -66,7 +68,7 @@ def test_a_folder_comes_back_as_it_was_saved(family: CompactUnified, tmp_path: P
 
 def test_another_pipeline_is_no_unified_model(tiny_sd3_dir: Path):
     with pytest.raises(ModelError, match="unified models of class StableDiffusion3Pipeline are not supported"):
-        load_unified(str(tiny_sd3_dir), str(tiny_sd3_dir))
+        load_unified(str(tiny_sd3_dir), ModelConfig(path=str(tiny_sd3_dir)))
 
 
 def test_both_losses_fall_and_pictures_follow_the_plan_not_the_prompt(family: CompactUnified):

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from rl_core.algorithms import algorithms
 from rl_core.data_proto import DataProto, pad_rows
+from rl_core.models.diffusion.levels import size_of
 from rl_core.models.unified.bundle import UnifiedBundle
 from rl_core.rank_info import RankInfo
 from rl_core.rollout.decode import positions_of
@@ -68,7 +69,7 @@ def make_all(rank_info: RankInfo, setup: Setup) -> Made:
     text, images = (algorithm_cls(settings) for algorithm_cls, settings in found.values())
     config = DiffusionConfig(**{"height": 32, "width": 32, "num_steps": 4, "eval_steps": 3, **setup.diffusion})
     backend = FSDPBackend(
-        UnifiedBundle(setup.model_dir, ModelConfig(path=setup.model_dir)),
+        UnifiedBundle(setup.model_dir, ModelConfig(path=setup.model_dir), size_of(config)),
         FSDPConfig.model_validate({"param_dtype": "float32"}),
         OptimizerConfig(learning_rate=1e-3, eps=1e-4),
         LrSchedulerConfig(),
@@ -89,7 +90,7 @@ def rows_of(made: Made) -> dict[str, DataProto]:
     """This rank's part of a rollout that was written by hand and drawn by the model, with advantages."""
     size = len(WRITTEN) // made.rank_info.world_size
     first = made.rank_info.rank * size
-    text = written(made.backend.bundle.tokenizer)[list(range(first, first + size))]
+    text = written(made.backend.bundle)[list(range(first, first + size))]
     plans = [" ".join(WRITTEN[first + row]) for row in range(size)]
     drawings = [
         planned_drawing({"prompt": WRITTEN[first + row][0]}, f"plan-{first + row}", plans[row], context)
@@ -103,15 +104,20 @@ def rows_of(made: Made) -> dict[str, DataProto]:
     return {TEXT: text, IMAGES: images}
 
 
-def written(tokenizer: Any) -> DataProto:
-    """A text rollout as if it had been sampled, with advantages."""
-    asked = [torch.tensor(tokenizer(f"{prompt}<|plan|>")["input_ids"]) for prompt, _ in WRITTEN]
-    plans = [torch.tensor([*tokenizer(plan)["input_ids"], tokenizer.eos_token_id]) for _, plan in WRITTEN]
+def written(bundle: UnifiedBundle) -> DataProto:
+    """A text rollout as if it had been sampled, with advantages; plans that are laid out have codes drawn by lot."""
+    tokenizer, generator = bundle.tokenizer, torch.Generator().manual_seed(0)
+    turns = [[{"role": "user", "content": prompt}] for prompt, _ in WRITTEN]
+    asked = [torch.tensor(bundle.family.question(tokenizer, turn, bundle.size, {})) for turn in turns]
+    if (layout := bundle.policy.layout) is None:
+        plans = [torch.tensor([*tokenizer(plan)["input_ids"], tokenizer.eos_token_id]) for _, plan in WRITTEN]
+    else:
+        plans = list(torch.randint(layout.num_codes, (len(WRITTEN), layout.num_tokens), generator=generator))
     pad = tokenizer.pad_token_id
     ones = [[torch.ones(len(ids)).long() for ids in rows] for rows in (asked, plans)]
     mask_BT = pad_rows(ones[1], 0)
     attention_BL = torch.cat([pad_rows(ones[0], 0, left=True), mask_BT], 1)
-    generator = torch.Generator().manual_seed(0)
+    generator.manual_seed(0)
     return DataProto.from_dict(
         {
             "input_ids": torch.cat([pad_rows(asked, pad, left=True), pad_rows(plans, pad)], 1),
@@ -200,7 +206,7 @@ def untrained_picture(rank_info: RankInfo, setup: Setup) -> Tensor:
 
 def picture(made: Made) -> Tensor:
     """Latents of the first plan, from noise that is always the same, before they become whole numbers."""
-    text = written(made.backend.bundle.tokenizer)
+    text = written(made.backend.bundle)
     item = planned_drawing({"prompt": WRITTEN[0][0]}, "plan", WRITTEN[0][1], contexts(text)[0])
     with made.backend.gathered() as policy:
         jobs = made.painter.jobs_of([item])

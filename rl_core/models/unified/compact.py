@@ -14,55 +14,34 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rl_core.models.diffusion.base import Condition, Size
 from rl_core.models.diffusion.condition_images import check_images
 from rl_core.models.diffusion.sd3 import SD3
+from rl_core.models.unified.base import ROWS, Parts, UnifiedFamily
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 CONTEXT = "context_ids"
 """Tokens of prompt and plan, [L]."""
-ROWS = "rows"
-"""Which of the contexts each latent is drawn for, [N]."""
 
 
-class Parts(nn.Module):
-    """Decoder and transformer as one module, which is what is sharded, trained and given adapters."""
-
-    def __init__(self, decoder: nn.Module, transformer: nn.Module) -> None:
-        super().__init__()
-        self.decoder: Any = decoder
-        self.transformer: Any = transformer
-
-    def enable_gradient_checkpointing(self) -> None:
-        """In both."""
-        self.decoder.gradient_checkpointing_enable({"use_reentrant": False})
-        self.transformer.enable_gradient_checkpointing()
-
-
-class CompactUnified(SD3):
+class CompactUnified(UnifiedFamily, SD3):
     """An SD3 whose text encoder is the policy itself."""
 
     name: ClassVar[str] = "compact_unified"
     pipelines: ClassVar[tuple[str, ...]] = ("CompactUnifiedPipeline",)
     padded: ClassVar[tuple[str, ...]] = (CONTEXT,)
+    writer: ClassVar[str] = "decoder"
 
-    def __init__(self, pipeline: Any) -> None:
-        super().__init__(pipeline)
-        self._parts = Parts(pipeline.decoder, pipeline.transformer)
+    @classmethod
+    def pipeline_class(cls) -> Any:
+        """Our own."""
+        from rl_core.models.unified.pipeline import CompactUnifiedPipeline
 
-    @property
-    def transformer(self) -> Parts:
-        """What is trained: both parts."""
-        return self._parts
-
-    @property
-    def block_classes(self) -> tuple[str, ...]:
-        """Of both parts."""
-        return (*(self.pipeline.decoder._no_split_modules or ()), *super().block_classes)
+        return CompactUnifiedPipeline
 
     @property
     def lora_targets(self) -> list[str]:
@@ -71,13 +50,19 @@ class CompactUnified(SD3):
         return [*decoder, *super().lora_targets]
 
     def encode(self, prompts: Sequence[str], images: Sequence[Image | None], size: Size) -> list[Condition]:
-        """`context_ids` [L] of texts by themselves, without a plan, such as the negative prompt of a guidance."""
+        """`context_ids` [L] of texts by themselves."""
         check_images(self.name, images, self.condition_images)
         tokenizer = self.pipeline.tokenizer
         return [
             Condition({CONTEXT: torch.tensor(tokenizer(text)["input_ids"] or [tokenizer.eos_token_id])})
             for text in prompts
         ]
+
+    def plan_conditions(
+        self, prompts: Sequence[str], contexts: Sequence[list[int]], size: Size
+    ) -> list[Condition | str]:
+        """The contexts themselves: they are read anew in training, with gradient."""
+        return [Condition({CONTEXT: torch.tensor(context)}) for context in contexts]
 
     def read(self, parts: Parts, conditions: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """What the transformer is shown: `prompt_embeds` [N, C, H] and `pooled` [N, H], with gradient.
@@ -87,7 +72,7 @@ class CompactUnified(SD3):
         """
         used_UL = conditions[f"{CONTEXT}_mask"]
         # Pads stand behind, where causal attention does not look.
-        hidden_ULH = parts.decoder.model(input_ids=conditions[CONTEXT], use_cache=False).last_hidden_state
+        hidden_ULH = parts.writer.model(input_ids=conditions[CONTEXT], use_cache=False).last_hidden_state
         num_shown = self.pipeline.config.context_length
         places_UC = used_UL.sum(1, keepdim=True) - num_shown + torch.arange(num_shown, device=used_UL.device)
         shown_UC = (places_UC >= 0).to(hidden_ULH.dtype)
@@ -95,11 +80,3 @@ class CompactUnified(SD3):
         states_UCH = hidden_ULH.gather(1, index_UCH) * shown_UC[..., None]
         told_NCH = states_UCH[conditions[ROWS]]
         return {"prompt_embeds": told_NCH, "pooled": told_NCH[:, -1]}
-
-    def velocity(
-        self, transformer: nn.Module, latents: Tensor, sigma_B: Tensor, conditions: Mapping[str, Tensor]
-    ) -> Tensor:
-        """By the transformer, of contexts, or of what `read` made of them."""
-        parts: Any = transformer
-        told = self.read(parts, conditions) if CONTEXT in conditions else conditions
-        return super().velocity(parts.transformer, latents, sigma_B, told)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,38 +10,65 @@ import torch
 from torch import Tensor, nn
 
 from rl_core.models.causal_lm import CausalLMPolicy
+from rl_core.models.diffusion.base import Size
 from rl_core.models.diffusion.guidance import PromptConditions
 from rl_core.models.diffusion.policy import DiffusionPolicy, Noisy
-from rl_core.models.unified.compact import ROWS, CompactUnified
+from rl_core.models.media import PromptMedia
+from rl_core.models.unified.base import ROWS, UnifiedFamily
 
 
 class UnifiedPolicy(CausalLMPolicy, DiffusionPolicy):
     """A language model and a flow-matching model under one FSDP root, so both kinds of pass go through its forward.
 
-    Args: model: the trained parts; unset takes the family's own.
+    Args: model: the trained parts; unset takes the family's own. size: of the pictures, which some plans are laid out
+    by. Raises: ModelError on a size the model cannot plan.
     """
 
-    family: CompactUnified
+    family: UnifiedFamily
     block_classes = DiffusionPolicy.block_classes
     lora_targets = DiffusionPolicy.lora_targets
 
-    def __init__(self, family: CompactUnified, model: nn.Module | None = None) -> None:
+    def __init__(self, family: UnifiedFamily, model: nn.Module | None = None, *, size: Size) -> None:
         DiffusionPolicy.__init__(self, family, model)
         self.sequence_parallel = None
+        self.size, self.layout = size, family.layout(size)
+        self.num_choices = None if self.layout is None else self.layout.num_codes
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> UnifiedPolicy:
+        """A copy of the parts; the family stays one."""
+        return type(self)(self.family, copy.deepcopy(self.model, memo), size=self.size)
 
     @property
     def language_model(self) -> Any:
-        """The decoder, below any adapters."""
-        return self.parts.decoder
+        """The part that writes, below any adapters."""
+        return self.parts.writer
 
     @property
     def parts(self) -> Any:
-        """Decoder and transformer, below any adapters."""
+        """Writer and transformer, below any adapters."""
         return self.transformer
 
     def enable_activation_checkpointing(self) -> None:
         """Recompute the blocks of both parts in the backward pass."""
         DiffusionPolicy.enable_activation_checkpointing(self)
+
+    def inputs(
+        self,
+        input_ids_BL: Tensor,
+        attention_mask_BL: Tensor,
+        position_ids_BL: Tensor,
+        media_B: Sequence[PromptMedia | None] | None,
+    ) -> dict[str, Any]:
+        """As `CausalLMPolicy`, the tokens of a laid-out plan in their places."""
+        if self.layout is not None:
+            position_ids_BL = self.layout.positions(input_ids_BL, position_ids_BL)
+        return super().inputs(input_ids_BL, attention_mask_BL, position_ids_BL, media_B)
+
+    def reply_positions(self, last_R: Tensor, step: int) -> Tensor:
+        """As `inputs` gives them."""
+        if self.layout is not None:
+            return self.layout.reply_positions(last_R, step)
+        return super().reply_positions(last_R, step)
 
     def conditions_of(self, prompts: Sequence[PromptConditions], copies: int, scale: float) -> dict[str, Tensor]:
         """Each context once, and in `rows` which of them each latent is drawn for; of both halves of a guidance the
@@ -51,7 +79,7 @@ class UnifiedPolicy(CausalLMPolicy, DiffusionPolicy):
 
     @torch.no_grad()
     def read(self, conditions: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What the transformer is shown of contexts, once for all steps of a sampling; see `CompactUnified.read`."""
+        """What the transformer is told of contexts, once for all steps of a sampling; see `UnifiedFamily.read`."""
         return self.family.read(self.parts, conditions)
 
     def forward(self, first: Any, *others: Any, **named: Any) -> Any:  # type: ignore[override]

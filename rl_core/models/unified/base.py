@@ -1,0 +1,184 @@
+"""What a family of unified models is: only its differences. Rollout, replay and the joint step are shared code.
+
+A model has two trained parts: one writes a plan in tokens, the `transformer` draws it by flow matching. A family stands
+on one of `rl_core.models.diffusion`, which says everything of the transformer, `class Own(UnifiedFamily, Drawing)`,
+and adds what a plan is: how a prompt is asked for one, which tokens it may hold and where they stand, and what the
+transformer is told of it.
+
+Shapes: B rows of L tokens, R rows being decoded, T tokens of a plan on A axes of positions, U contexts (prompt and
+plan), N latents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+
+from rl_core.errors import ModelError
+from rl_core.models.diffusion.base import Condition, DiffusionFamily, Size
+from rl_core.models.tokenizer import encode_chat
+from rl_core.registry import nearest
+
+if TYPE_CHECKING:
+    from schemas.recipe import ModelConfig
+
+ROWS = "rows"
+"""Which of the contexts each latent is drawn for, [N]."""
+
+
+@dataclass(frozen=True)
+class PlanLayout:
+    """A plan that is a picture's own tokens: their number and places follow from the size of the picture."""
+
+    num_codes: int
+    """A token of the plan is one of the first so many of the head's."""
+    start_id: int
+    """The token before the plan; no plan holds it."""
+    offsets_AT: Tensor
+    """Positions of the plan's tokens, counted from that of the token before them, on the CPU."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Of every plan."""
+        return self.offsets_AT.shape[1]
+
+    def reply_positions(self, last_R: Tensor, step: int) -> Tensor:
+        """[A, R, 1]; see `CausalLMPolicy.reply_positions`."""
+        return (last_R + self.offsets_AT[:, step, None].to(last_R.device))[..., None]
+
+    def positions(self, ids_BL: Tensor, position_ids_BL: Tensor) -> Tensor:
+        """[A, B, L] of prompts and plans. Args: position_ids_BL: each token's number in its row."""
+        is_start_BL = ids_BL == self.start_id
+        start_B1 = position_ids_BL.masked_fill(~is_start_BL, -1).amax(1, keepdim=True)
+        place_BL = position_ids_BL - start_B1 - 1
+        planned_ABL = start_B1 + self.offsets_AT.to(ids_BL.device)[:, place_BL.clamp(0, self.num_tokens - 1)]
+        return torch.where((start_B1 >= 0) & (place_BL >= 0), planned_ABL, position_ids_BL)
+
+
+class Parts(nn.Module):
+    """Writer and transformer as one module, which is what is sharded, trained and given adapters.
+
+    Args: name: of the writer among the pipeline's parts, and here.
+    """
+
+    def __init__(self, name: str, writer: nn.Module, transformer: nn.Module) -> None:
+        super().__init__()
+        self.name = name
+        self.add_module(name, writer)
+        self.transformer: Any = transformer
+
+    @property
+    def writer(self) -> Any:
+        """The model of transformers that writes."""
+        return getattr(self, self.name)
+
+    def enable_gradient_checkpointing(self) -> None:
+        """In both."""
+        self.writer.gradient_checkpointing_enable({"use_reentrant": False})
+        self.transformer.enable_gradient_checkpointing()
+
+
+class UnifiedFamily(DiffusionFamily):
+    """Stands before the class of the transformer's family, whose `velocity` it hands what a plan says."""
+
+    writer: ClassVar[str]
+    """The part of the pipeline that writes."""
+    tokenizer_folder: ClassVar[str] = "tokenizer"
+    """Where the writer's tokenizer lies in the pipeline's folder."""
+
+    def __init__(self, pipeline: Any) -> None:
+        super().__init__(pipeline)
+        self._parts = Parts(self.writer, getattr(pipeline, self.writer), pipeline.transformer)
+
+    @classmethod
+    def pipeline_class(cls) -> Any:
+        """What loads a folder of the family."""
+        raise NotImplementedError(f"{cls.__name__} loads no pipeline")
+
+    @classmethod
+    def load(cls, source: str, config: ModelConfig, absent: Mapping[str, None]) -> Self:
+        """The family over a folder's parts in float32. Args: absent: parts that are left out.
+
+        Raises: ModelError when the folder cannot be loaded.
+        """
+        try:
+            pipeline = cls.pipeline_class().from_pretrained(
+                source, local_files_only=True, dtype=torch.float32, **absent
+            )
+        except (OSError, ValueError) as error:
+            reason = str(error).strip().splitlines()[0]
+            raise ModelError(f"model.path {config.path}: cannot be loaded: {reason}") from error
+        pipeline.set_progress_bar_config(disable=True)
+        return cls(pipeline)
+
+    @property
+    def transformer(self) -> Any:
+        """What is trained: both parts, as `Parts`."""
+        return self._parts
+
+    @property
+    def frozen(self) -> list[nn.Module]:
+        """Modules of the writer that are not trained."""
+        return []
+
+    @property
+    def block_classes(self) -> tuple[str, ...]:
+        """Of both parts."""
+        return (*(self._parts.writer._no_split_modules or ()), *super().block_classes)
+
+    def layout(self, size: Size) -> PlanLayout | None:
+        """Of a plan for pictures of this size; None where plans are text, which ends where the model ends it.
+
+        Raises: ModelError on a size the model cannot make.
+        """
+        return None
+
+    def question(
+        self, tokenizer: Any, messages: list[dict[str, Any]], size: Size, template_kwargs: Mapping[str, Any]
+    ) -> list[int]:
+        """Tokens that ask for a plan, and end where it begins."""
+        return encode_chat(tokenizer, messages, dict(template_kwargs))
+
+    def plan_conditions(
+        self, prompts: Sequence[str], contexts: Sequence[list[int]], size: Size
+    ) -> list[Condition | str]:
+        """What is kept of each plan for sampling and training alike, or why it cannot be drawn. `encode` makes the
+        same of a text by itself, without a plan, such as the negative prompt of a guidance.
+
+        Args: prompts: as they were asked. contexts: tokens of prompt and plan.
+        """
+        raise NotImplementedError(f"{type(self).__name__} draws no plans")
+
+    def read(self, parts: Parts, conditions: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What the transformer is told of N latents. Args: conditions: of U contexts, and `rows` [N]."""
+        rows_N = conditions[ROWS]
+        return {name: value[rows_N] for name, value in conditions.items() if name != ROWS}
+
+    def velocity(
+        self, transformer: nn.Module, latents: Tensor, sigma_B: Tensor, conditions: Mapping[str, Tensor]
+    ) -> Tensor:
+        """By the transformer, of contexts, or of what `read` made of them. Args: transformer: the parts."""
+        parts: Any = transformer
+        told = self.read(parts, conditions) if ROWS in conditions else conditions
+        return super().velocity(parts.transformer, latents, sigma_B, told)  # type: ignore[safe-super]
+
+
+def unified_classes() -> list[type[UnifiedFamily]]:
+    """All families, in order of name."""
+    from rl_core.models.unified.compact import CompactUnified
+    from rl_core.models.unified.glm_image import GlmImage
+
+    return sorted([CompactUnified, GlmImage], key=lambda cls: cls.name)
+
+
+def unified_class(model_class: str) -> type[UnifiedFamily]:
+    """The family of a class of models, as their folder names it. Raises: ModelError naming the nearest known one."""
+    by_class = {name: cls for cls in unified_classes() for name in cls.pipelines}
+    if model_class not in by_class:
+        known = nearest(model_class, sorted(by_class))
+        raise ModelError(f"unified models of class {model_class} are not supported{known}")
+    return by_class[model_class]
