@@ -7,6 +7,7 @@ from prefect import flow
 from rl_core.home import Home
 from rl_core.orphans import no_orphans
 from schemas.receipts import EvalReceipt
+from tasks.artifacts import delivered
 from tasks.evaluate import evaluate
 from tasks.open_evaluation import open_evaluation
 from tasks.prepare_cache import prepare_cache
@@ -35,7 +36,7 @@ def rl_evaluate(
     home.activate()
     settings = evaluation_recipe(find_candidate(model, home), recipe, overrides, profile, home)
     values = settings.model_dump(mode="json")
-    with no_orphans(), closing_sessions():
+    with no_orphans(), delivered(), closing_sessions():
         report = validate_data(values)
         plan = open_evaluation(values, prepare_cache(values, report), model)
         with close_run(plan):

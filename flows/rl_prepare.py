@@ -7,6 +7,7 @@ from prefect import flow
 from rl_core.home import Home
 from rl_core.orphans import no_orphans
 from schemas.receipts import PrepReceipt
+from tasks.artifacts import delivered
 from tasks.prepare_stage import prepare_stage
 
 
@@ -28,7 +29,7 @@ def rl_prepare(
         force: Build again even when nothing changed.
     """
     Home.default().activate()
-    with no_orphans():
+    with no_orphans(), delivered():
         return prepare_stage(stage, overrides, input_dir, output_dir, force)
 
 

@@ -16,6 +16,7 @@ from rl_core.orphans import no_orphans
 from rl_core.recipes import load_recipe
 from schemas.receipts import ModelReceipt
 from schemas.registration import Retrain
+from tasks.artifacts import delivered
 from tasks.evaluate import evaluate
 from tasks.judge_model import judge_model
 from tasks.look_for_news import look_for_news
@@ -51,7 +52,7 @@ def rl_train(
     Home.default().activate()
     settings = load_recipe(recipe, overrides, profile)
     values, training = settings.model_dump(mode="json"), settings.training
-    with no_orphans(), closing_sessions():
+    with no_orphans(), delivered(), closing_sessions():
         report = validate_data(values)
         cache = prepare_cache(values, report)
         start_from = None

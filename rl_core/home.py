@@ -91,10 +91,13 @@ class Home:
             # What workers print is logged by `rl_core.workers`, and belongs to the flow run.
             "PREFECT_LOGGING_EXTRA_LOGGERS": "rl_core",
             "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
+            # A server that is away for some minutes is asked again: after 2, 4, 8, … seconds, 8.5 minutes in all.
+            "PREFECT_CLIENT_MAX_RETRIES": "8",
             "DO_NOT_TRACK": "1",
             "MLFLOW_DISABLE_TELEMETRY": "true",
             "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
             "MLFLOW_LOGGING_LEVEL": "WARNING",
+            "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
             "MLFLOW_TRACKING_URI": self.mlflow_uri,
             # Ray starts workers at nice 15, which starves training on a busy machine.
             "RAY_worker_niceness": "0",

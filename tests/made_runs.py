@@ -80,6 +80,7 @@ def make_run(
     made = MadeRun(plan, _evaluate(folder, "baseline", 0, before), _evaluate(folder, "final", 2, after))
     for receipt in (made.baseline, made.final):
         session_for(plan).tracking.log_artifact(Path(receipt.samples_path), "samples")
+    session_for(plan).tracking.flush()
     return made
 
 

@@ -1,8 +1,10 @@
 """One MLflow run, addressed by its id.
 
 MLflow's "active run" is thread-local, so everything here goes through `MlflowClient` with an explicit run id:
-any thread may log. Metrics are written in the background, one batch per step; `flush` waits for them and raises
-what went wrong. Opening an id that exists continues that run, so a resumed training has one curve.
+any thread may log. Metrics, tables and files are sent in the background and in order, so that a training does not wait
+for a server that is away (`outbox.py`); `flush` waits for them and raises what went wrong. Parameters, tags, texts and
+datasets, with which a run is opened and closed, are stored at once.
+Opening an id that exists continues that run, so a resumed training has one curve.
 
 MLflow refuses to change a parameter and replaces infinities by 1.8e308, which ruins every chart. So a parameter
 that differs on resume is kept as the tag `resumed.<name>`, and a value that is not finite is left out, counted in
@@ -12,18 +14,18 @@ the metric `num_non_finite` and named in the tag `non_finite`.
 import json
 import math
 import threading
-import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from mlflow import MlflowClient
-from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag
+from mlflow.entities import Dataset, DatasetInput, InputTag, Param, RunTag
 from mlflow.exceptions import MlflowException
 
 from rl_core.errors import StorageError
+from rl_core.tracking.outbox import Outbox, file_entry, metrics_entry, send, table_entry, tags_entry
 
 MAX_KEY_LENGTH = 250
 MAX_PARAM_LENGTH = 6000
@@ -32,6 +34,10 @@ MAX_DIGEST_LENGTH = 36
 MAX_PER_BATCH = 100
 NON_FINITE_METRIC = "num_non_finite"
 NON_FINITE_TAG = "non_finite"
+OUTAGE_S = 600.0
+"""The end of a run waits this long for a server that does not answer."""
+HASTE_S = 10.0
+"""So does the end of one that failed or was cancelled."""
 
 
 class RunStatus(StrEnum):
@@ -82,14 +88,23 @@ def ensure_experiment(client: MlflowClient, name: str, artifact_location: Path |
 class TrackingRun:
     """A run that can be written from any thread. Make one with `open`."""
 
-    def __init__(self, client: MlflowClient, tracking_uri: str, experiment_id: str, run_id: str, resumed: bool) -> None:
+    def __init__(
+        self,
+        client: MlflowClient,
+        tracking_uri: str,
+        experiment_id: str,
+        run_id: str,
+        *,
+        resumed: bool,
+        outbox: Path | None = None,
+    ) -> None:
         self.client = client
         self.tracking_uri = tracking_uri
         self.experiment_id = experiment_id
         self.run_id = run_id
         self.resumed = resumed
         self._lock = threading.Lock()
-        self._pending: list[Any] = []
+        self._outbox = Outbox(outbox, lambda entry: send(client, run_id, entry))
         data = client.get_run(run_id).data
         self._num_non_finite = int(data.metrics.get(NON_FINITE_METRIC, 0))
         self._non_finite_seen: list[str] = [text for text in data.tags.get(NON_FINITE_TAG, "").split(", ") if text]
@@ -104,11 +119,13 @@ class TrackingRun:
         run_id: str | None = None,
         tags: Mapping[str, str] | None = None,
         artifact_location: Path | None = None,
+        outbox: Path | None = None,
     ) -> "TrackingRun":
         """Continue run `run_id` if it exists, else start a new one.
 
         Args: tracking_uri: `sqlite:///<absolute>/mlflow.db` or a server. artifact_location: folder for the
-            artifacts of a new experiment; a server chooses its own when None.
+            artifacts of a new experiment; a server chooses its own when None. outbox: a file that keeps what was not
+            sent yet; what an earlier process left there is sent first.
         Raises: StorageError when the database's folder cannot be made or the experiment is deleted.
         """
         if tracking_uri.startswith("sqlite:///"):
@@ -120,12 +137,12 @@ class TrackingRun:
         client = MlflowClient(tracking_uri=tracking_uri, registry_uri=tracking_uri)
         known = _existing_run(client, run_id)
         if known is not None:
-            run = cls(client, tracking_uri, known.info.experiment_id, known.info.run_id, resumed=True)
+            run = cls(client, tracking_uri, known.info.experiment_id, known.info.run_id, resumed=True, outbox=outbox)
             client.update_run(run.run_id, status="RUNNING")
         else:
             experiment_id = ensure_experiment(client, experiment, artifact_location)
             created = client.create_run(experiment_id, run_name=run_name)
-            run = cls(client, tracking_uri, experiment_id, created.info.run_id, resumed=False)
+            run = cls(client, tracking_uri, experiment_id, created.info.run_id, resumed=False, outbox=outbox)
         run.set_tags(tags or {})
         return run
 
@@ -140,31 +157,33 @@ class TrackingRun:
 
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
         """Log one step's metrics in the background. Values that are not finite are counted and named instead."""
-        timestamp_ms = int(time.time() * 1000)
-        finite = {key: float(value) for key, value in metrics.items() if math.isfinite(value)}
+        finite = {shortened(key, MAX_KEY_LENGTH): float(one) for key, one in metrics.items() if math.isfinite(one)}
         with self._lock:
             if len(finite) < len(metrics):
-                finite[NON_FINITE_METRIC] = self._note_non_finite(metrics, finite.keys(), step)
-            batch = [Metric(shortened(k, MAX_KEY_LENGTH), v, timestamp_ms, step) for k, v in finite.items()]
-            if batch:
-                self._pending.append(self.client.log_batch(self.run_id, batch, synchronous=False))
+                finite[NON_FINITE_METRIC] = self._note_non_finite(metrics, step)
+            if finite:
+                self._outbox.put(metrics_entry(finite, step))
 
-    def flush(self) -> None:
-        """Wait until every metric is stored. Raises: StorageError when one could not be."""
-        with self._lock:
-            pending, self._pending = self._pending, []
-        try:
-            for operation in pending:
-                operation.wait()
-        except MlflowException as error:
+    def check(self) -> None:
+        """Raises: StorageError when MLflow refused something. Does not wait for what is still to be sent."""
+        for error in self._outbox.refusals():
+            raise StorageError(f"part of run {self.run_id} was not stored in {self.tracking_uri}: {error}") from error
+
+    def flush(self, patience_s: float = OUTAGE_S) -> None:
+        """Wait until everything is stored.
+
+        Raises: StorageError when something was refused, or for `patience_s` nothing could be sent.
+        """
+        if not self._outbox.wait(patience_s):
             raise StorageError(
-                f"metrics of run {self.run_id} were not stored in {self.tracking_uri}: {error}"
-            ) from error
+                f"{self.tracking_uri} does not answer ({self._outbox.outage}); {len(self._outbox)} entries of run "
+                f"{self.run_id} wait to be sent. Run again when it does: the run goes on, and they are sent first"
+            )
+        self.check()
 
     def log_artifact(self, path: Path, folder: str | None = None) -> None:
-        """Store a file, or a folder with its contents, under `folder`."""
-        log = self.client.log_artifacts if path.is_dir() else self.client.log_artifact
-        log(self.run_id, str(path), artifact_path=folder)
+        """Store a file, or a folder with its contents, under `folder`, in the background."""
+        self._outbox.put(file_entry(path, folder))
 
     def log_text(self, text: str, artifact: str) -> None:
         """Store text as the artifact named `artifact`."""
@@ -175,14 +194,8 @@ class TrackingRun:
         self.client.log_dict(self.run_id, dict(value), artifact)
 
     def log_table(self, rows: Sequence[Mapping[str, Any]], artifact: str) -> None:
-        """Store rows as a table the MLflow UI can show; a repeat replaces it (`MlflowClient.log_table` appends)."""
-        columns = list(dict.fromkeys(key for row in rows for key in row))
-        table = {"columns": columns, "data": [[row.get(column) for column in columns] for row in rows]}
-        self.client.log_text(self.run_id, json.dumps(table, ensure_ascii=False, default=str), artifact)
-        with self._lock:
-            tables = json.loads(self.client.get_run(self.run_id).data.tags.get("mlflow.loggedArtifacts", "[]"))
-            if (entry := {"path": artifact, "type": "table"}) not in tables:
-                self.client.set_tag(self.run_id, "mlflow.loggedArtifacts", json.dumps([*tables, entry]))
+        """Store rows as a table that the MLflow UI can show, in the background; a repeat replaces it."""
+        self._outbox.put(table_entry(rows, artifact))
 
     def log_dataset(
         self, name: str, source_path: Path | str, sha256: str, *, context: str, num_rows: int
@@ -207,23 +220,24 @@ class TrackingRun:
             self.client.log_batch(self.run_id, tags=items[start : start + MAX_PER_BATCH], synchronous=True)
 
     def finish(self, status: RunStatus = RunStatus.FINISHED) -> None:
-        """Store what is pending and end the run. The run ends even when something could not be stored."""
-        try:
-            self.flush()
-        finally:
+        """Store what is pending and end the run. The run ends even when something was refused.
+
+        Raises: StorageError as `flush` does; a run whose server does not answer is not marked as ended.
+        """
+        if self._outbox.wait(OUTAGE_S if status is RunStatus.FINISHED else HASTE_S):
             self.client.set_terminated(self.run_id, status=status)
+        self.flush(0)
 
     def url(self, base: str) -> str:
         """The run's page in the MLflow UI that is served at `base`."""
         return run_page(base, self.experiment_id, self.run_id)
 
-    def _note_non_finite(self, metrics: Mapping[str, float], finite: Collection[str], step: int) -> float:
+    def _note_non_finite(self, metrics: Mapping[str, float], step: int) -> float:
         """Name the values left out in the tag. Returns: how many there have been in this run."""
-        found = [f"{key}={value} at step {step}" for key, value in metrics.items() if key not in finite]
+        found = [f"{key}={value} at step {step}" for key, value in metrics.items() if not math.isfinite(value)]
         self._num_non_finite += len(found)
         self._non_finite_seen += found
-        # Written at once: MLflow's background threads may overtake each other, and an older text would win.
-        self.set_tags({NON_FINITE_TAG: ", ".join(self._non_finite_seen)})
+        self._outbox.put(tags_entry({NON_FINITE_TAG: shortened(", ".join(self._non_finite_seen), MAX_TAG_LENGTH)}))
         return float(self._num_non_finite)
 
 

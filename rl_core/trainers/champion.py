@@ -77,6 +77,8 @@ def _evaluated(plan: RunPlan, present: RegisteredVersion) -> list[dict[str, Any]
     )
     session = TrainingSession(other, metric_prefix="champion")
     try:
-        return read_samples(session.evaluate("champion", 0).samples_path)
+        measured = read_samples(session.evaluate("champion", 0).samples_path)
+        session.tracking.flush()
+        return measured
     finally:
         session.close()

@@ -45,6 +45,11 @@ class RunFolder:
     def export(self) -> Path:
         return self.root / "model"
 
+    @property
+    def outbox(self) -> Path:
+        """What MLflow was not sent yet."""
+        return self.root / "mlflow-outbox.jsonl"
+
     def create(self, recipe_text: str) -> None:
         """Make the folder with the resolved recipe and the source revision."""
         for folder in (self.checkpoints, self.root / "receipts", self.root / "samples", self.root / "steps"):

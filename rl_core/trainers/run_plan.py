@@ -72,10 +72,12 @@ def open_run(
         run_id=folder.mlflow_run_id,
         tags={"run_key": key, "cache_hash": cache.run_hash, "git_revision": source_revision(), **tags},
         artifact_location=home.artifact_location,
+        outbox=folder.outbox,
     )
     record_opening(tracking, _opening(tags))
     folder.remember_tracking(key, tracking.run_id)
     _log_inputs(tracking, recipe, report, cache)
+    tracking.flush()
     return RunPlan(
         run_key=key,
         run_dir=str(folder.root),
@@ -103,7 +105,8 @@ def _number(root: Path) -> int:
 
 def reopen_tracking(plan: RunPlan, home: Home) -> TrackingRun:
     """The MLflow run of a plan, from any process."""
-    return TrackingRun.open(home.mlflow_uri, EXPERIMENT, plan.run_key[:12], run_id=plan.mlflow_run_id)
+    outbox = RunFolder(Path(plan.run_dir)).outbox
+    return TrackingRun.open(home.mlflow_uri, EXPERIMENT, plan.run_key[:12], run_id=plan.mlflow_run_id, outbox=outbox)
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -69,7 +69,7 @@ class TrainingSession:
             self._drop_workers()
             raise
         self._log_samples(rollout, trainer.step_count)
-        self.tracking.flush()
+        self.tracking.check()
         return receipt
 
     def evaluate(self, label: str, iteration: int) -> EvalReceipt:
@@ -96,7 +96,7 @@ class TrainingSession:
         self.tracking.log_artifact(samples_path, "samples")
         if made:
             self.tracking.log_artifact(Path(made[0]).parent, f"samples/made-{label}")
-        self.tracking.flush()
+        self.tracking.check()
         return receipt
 
     def export(self, iteration: int) -> Path:

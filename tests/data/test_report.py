@@ -97,6 +97,7 @@ def test_prefect_and_mlflow_show_it_although_the_rows_are_refused(
     from prefect.client.orchestration import get_client
 
     from rl_core.tracking.validation import EXPERIMENT
+    from tasks.artifacts import delivered
     from tasks.validate_data import validate_data
 
     monkeypatch.setenv("RL_TRAIN_HOME", str(tmp_path))
@@ -107,16 +108,17 @@ def test_prefect_and_mlflow_show_it_although_the_rows_are_refused(
 
     @flow
     def check() -> None:
-        validate_data(recipe(path, held_out))
+        with delivered():
+            validate_data(recipe(path, held_out))
 
     with pytest.raises(DataError, match="1000 of 4001 rows are refused"):
         check()
 
     with get_client(sync_client=True) as client:
-        found = {one.key: json.loads(str(one.data)) for one in client.read_artifacts() if one.key}
-    counts = {row["what"]: row["count"] for row in found["validation"]}
+        found = {one.key: one.data for one in client.read_artifacts() if one.key}
+    counts = {row["what"]: row["count"] for row in json.loads(str(found["validation"]))}
     assert {reason: int(counts[f"refused: {reason}"]) for reason in COUNTS} == COUNTS
-    shown = {row["reason"]: row["row"] for row in reversed(found["validation-refused-rows"])}
+    shown = {row["reason"]: row["row"] for row in reversed(json.loads(str(found["validation-refused-rows"])))}
     assert shown == {reason: f"{path}:{line}" for reason, line in first.items()}
 
     mlflow = MlflowClient(Home.default().mlflow_uri)

@@ -51,7 +51,7 @@ def test_non_finite_metrics_are_counted_and_named(open_run):
 def test_metrics_that_cannot_be_stored_raise_at_flush(open_run):
     run = open_run()
     run.log_metrics({"a name with a ? in it": 1.0}, 1)
-    with pytest.raises(StorageError, match="were not stored"):
+    with pytest.raises(StorageError, match="was not stored"):
         run.flush()
 
 
@@ -100,6 +100,7 @@ def test_artifacts_texts_and_dicts_come_back(open_run, tmp_path):
     run.log_artifact(tmp_path / "file.txt", "folder")
     run.log_text("plain ü", "notes.md")
     run.log_dict({"a": [1, 2]}, "receipts/a.json")
+    run.flush()
     assert artifact_text(run, "folder/file.txt", tmp_path / "back") == "from a file"
     assert artifact_text(run, "notes.md", tmp_path) == "plain ü"
     assert json.loads(artifact_text(run, "receipts/a.json", tmp_path)) == {"a": [1, 2]}
@@ -109,6 +110,7 @@ def test_a_table_logged_twice_is_replaced_not_doubled(open_run, tmp_path):
     run = open_run()
     for answer in ("7", "8"):
         run.log_table([{"prompt": "3+4", "answer": answer}, {"prompt": "1+1", "reward": 1.0}], "samples.json")
+    run.flush()
     assert json.loads(artifact_text(run, "samples.json", tmp_path)) == {
         "columns": ["prompt", "answer", "reward"],
         "data": [["3+4", "8", None], ["1+1", None, 1.0]],
