@@ -26,6 +26,9 @@ class PlacementConfig(Section):
     """Rows in one forward and backward pass."""
     max_tokens_per_micro_batch: int | None = Field(default=None, ge=1)
     """Pack rows without padding into passes of at most so many tokens, instead of `micro_batch_size` padded rows."""
+    share_prompts: bool = True
+    """Compute the prompt of siblings once in a pass instead of once per row, where a language model can; the result is
+    the same. Off where attention is not `sdpa`, something is dropped out, or sequences are shared."""
     devices_per_node: int | None = Field(default=None, ge=1)
     """So many consecutive devices lie on one node; unset packs them as Ray finds room."""
     workers_per_device: int = Field(default=1, ge=1)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from rl_core.errors import ModelError
-from rl_core.models import packing
+from rl_core.models import packing, shared_prompts
 from rl_core.models.chunked_log_probs import is_plain_head, linear_log_probs
 from rl_core.models.media import PromptMedia
 from rl_core.models.value_head import ValueHead
@@ -56,6 +56,7 @@ class CausalLMPolicy(nn.Module):
         with_entropy: bool = False,
         entropy_grad: bool = False,
         packed: bool = False,
+        share_prompts: bool = False,
         media_B: Sequence[PromptMedia | None] | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Log-probabilities [B, T] of the response tokens, zero where the mask is, and entropy [B, T] or None.
@@ -63,25 +64,31 @@ class CausalLMPolicy(nn.Module):
         Only positions with a set mask meet the vocabulary projection. The entropy carries a gradient only on request,
         since it doubles what the log-softmax keeps for the backward pass.
         Args: packed: run the rows end to end without their padding (after `enable_packing`); the result is the same.
-        media_B: what each row shows besides text.
+        share_prompts: besides, compute the prompt of adjacent rows that have the same one only once (after
+        `enable_prompt_sharing`). media_B: what each row shows besides text.
         """
         keep_BT = response_mask_BT.bool()
-        inputs = self.inputs(input_ids_BL, attention_mask_BL, position_ids_BL, media_B)
         acts_BL = torch.zeros_like(input_ids_BL, dtype=torch.bool)
         acts_BL[:, -keep_BT.shape[1] - 1 : -1] = keep_BT
-        if packed:
-            used_BL = attention_mask_BL.bool()
-            inputs = packing.packed_inputs(self.language_model, input_ids_BL, used_BL, position_ids_BL)
-            acts_BL = acts_BL[used_BL][None]
         targets_N = input_ids_BL[:, -keep_BT.shape[1] :][keep_BT]
         score = partial(self._score, temperature=temperature, with_entropy=with_entropy, entropy_grad=entropy_grad)
-        if self.sequence_parallel is None:
-            hidden_BLH = self.language_model.model(**inputs, use_cache=False).last_hidden_state
-            log_probs_N, entropy_N = score(hidden_BLH[acts_BL], targets_N)
+        model, used_BL = self.language_model.model, attention_mask_BL.bool()
+        inputs = self.inputs(input_ids_BL, attention_mask_BL, position_ids_BL, media_B)
+        if share_prompts:
+            num_prompt = used_BL.shape[1] - keep_BT.shape[1]
+            shared = shared_prompts.lay_out(input_ids_BL, used_BL, position_ids_BL, num_prompt)
+            inputs = shared.inputs(input_ids_BL, position_ids_BL)
+            hidden_NH = model(**inputs, use_cache=False).last_hidden_state[0]
+            log_probs_N, entropy_N = score(hidden_NH.index_select(0, shared.token_BL[acts_BL]), targets_N)
         else:
-            log_probs_N, entropy_N = self.sequence_parallel.scores(
-                self.language_model.model, inputs, acts_BL, targets_N, score
-            )
+            if packed:
+                inputs = packing.packed_inputs(self.language_model, input_ids_BL, used_BL, position_ids_BL)
+                acts_BL = acts_BL[used_BL][None]
+            if self.sequence_parallel is None:
+                hidden_BLH = model(**inputs, use_cache=False).last_hidden_state
+                log_probs_N, entropy_N = score(hidden_BLH[acts_BL], targets_N)
+            else:
+                log_probs_N, entropy_N = self.sequence_parallel.scores(model, inputs, acts_BL, targets_N, score)
         zeros = torch.zeros(keep_BT.shape, dtype=torch.float32, device=keep_BT.device)
         entropy_BT = zeros.masked_scatter(keep_BT, entropy_N) if entropy_N is not None else None
         return zeros.masked_scatter(keep_BT, log_probs_N), entropy_BT
@@ -126,6 +133,14 @@ class CausalLMPolicy(nn.Module):
     def enable_packing(self) -> None:
         """Allow `packed=True`. Raises: ModelError when the architecture cannot."""
         packing.enable_packing(self.language_model)
+
+    def enable_prompt_sharing(self) -> bool:
+        """Allow `share_prompts=True` if the result is the same then. Returns: whether it is."""
+        model = self.language_model
+        if self.sequence_parallel is not None or not shared_prompts.can_share(model):
+            return False
+        packing.enable_packing(model)
+        return True
 
     def _score(
         self, hidden_NH: Tensor, targets_N: Tensor, *, temperature: float, with_entropy: bool, entropy_grad: bool

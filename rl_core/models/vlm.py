@@ -168,6 +168,10 @@ class VLMPolicy(CausalLMPolicy):
             "placement.micro_batch_size"
         )
 
+    def enable_prompt_sharing(self) -> bool:
+        """False, for the same reason."""
+        return False
+
 
 def _below(module: Any, path: str) -> Any:
     for name in path.split("."):

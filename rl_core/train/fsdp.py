@@ -155,6 +155,10 @@ class FSDPBackend:
         for model in self._models:
             model.enable_packing()
 
+    def enable_prompt_sharing(self) -> bool:
+        """Let every model compute the prompt of siblings once. Returns: whether all can."""
+        return all([model.enable_prompt_sharing() for model in self._models])
+
     @property
     def rolls_out_average(self) -> bool:
         """Whether sampling uses the moving average, which is then what updates are measured against."""

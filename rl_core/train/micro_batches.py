@@ -6,6 +6,7 @@ than others therefore runs idle passes: one row without a response.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -68,11 +69,26 @@ def by_token_count(rows: Rows, lengths_B: list[int], max_tokens: int, at_least: 
 
     A row longer than `max_tokens` has a part of its own; there are never more parts than rows.
     """
+    return _cut_by_tokens(_fill_evenly, rows, lengths_B, max_tokens, at_least)
+
+
+def in_order_by_token_count(rows: Rows, lengths_B: list[int], max_tokens: int, at_least: int = 0) -> list[Rows]:
+    """`by_token_count` in consecutive parts, which keeps neighbours together and fills less evenly."""
+    return _cut_by_tokens(_fill_in_order, rows, lengths_B, max_tokens, at_least)
+
+
+def _cut_by_tokens(
+    fill: Callable[[Rows, list[int], int], list[Rows]],
+    rows: Rows,
+    lengths_B: list[int],
+    max_tokens: int,
+    at_least: int,
+) -> list[Rows]:
     if not rows:
         return []
     needed = -(-sum(lengths_B[row] for row in rows) // max_tokens)
     for num_parts in range(min(max(at_least, needed), len(rows)), len(rows) + 1):
-        parts = _fill_evenly(rows, lengths_B, num_parts)
+        parts = fill(rows, lengths_B, num_parts)
         if all(len(part) == 1 or sum(lengths_B[row] for row in part) <= max_tokens for part in parts):
             break
     return sorted(parts, key=lambda part: -sum(lengths_B[row] for row in part))
@@ -87,6 +103,21 @@ def _fill_evenly(rows: Rows, lengths_B: list[int], num_parts: int) -> list[Rows]
         parts[lightest].append(row)
         loads[lightest] += lengths_B[row]
     return [sorted(part) for part in parts]
+
+
+def _fill_in_order(rows: Rows, lengths_B: list[int], num_parts: int) -> list[Rows]:
+    """A row goes to the part in which its middle token falls, were the tokens cut evenly; but none stays empty."""
+    total = sum(lengths_B[row] for row in rows)
+    parts: list[Rows] = [[]]
+    before = 0
+    for index, row in enumerate(rows):
+        wanted = (2 * before + lengths_B[row]) * num_parts // (2 * total)
+        rows_left, parts_left = len(rows) - index, num_parts - len(parts)
+        if parts[-1] and (wanted >= len(parts) or rows_left <= parts_left) and parts_left:
+            parts.append([])
+        parts[-1].append(row)
+        before += lengths_B[row]
+    return parts
 
 
 def take(shard: DataProto, rows: Rows) -> DataProto:

@@ -24,7 +24,9 @@ class TrainStack(SegmentStack):
     The shard also needs `input_ids, attention_mask, position_ids` [B, P+T], and `rollout_log_probs` [B, T] where a
     rollout reported them.
 
-    Args: max_tokens_per_micro_batch: instead of a number of rows, pack them into passes of that size.
+    Args: max_tokens_per_micro_batch: instead of a number of rows, pack them into passes of that size. share_prompts:
+    compute the prompt of siblings once in a pass, if the model can; siblings are adjacent rows, and passes then take
+    rows in order.
     """
 
     def __init__(
@@ -33,6 +35,7 @@ class TrainStack(SegmentStack):
         algorithm: StageAlgorithm,
         *,
         max_tokens_per_micro_batch: int | None = None,
+        share_prompts: bool = False,
         temperature: float = 1.0,
         **options: Any,
     ) -> None:
@@ -40,6 +43,7 @@ class TrainStack(SegmentStack):
         self.max_tokens, self.temperature = max_tokens_per_micro_batch, temperature
         if self.max_tokens is not None:
             fsdp_backend.enable_packing()
+        self.share_prompts = share_prompts and fsdp_backend.enable_prompt_sharing()
 
     @distributed(Dispatch.DP_SCATTER, Collect.JOIN)
     def measure(self, shard: DataProto) -> DataProto | None:
@@ -89,7 +93,8 @@ class TrainStack(SegmentStack):
         if self.max_tokens is None:
             return super()._cut(units, lengths_B, at_least)
         lengths_U = [sum(lengths_B[row] for row in unit) for unit in units]
-        cut = micro_batches.by_token_count(list(range(len(units))), lengths_U, self.max_tokens, at_least)
+        cut_by = micro_batches.in_order_by_token_count if self.share_prompts else micro_batches.by_token_count
+        cut = cut_by(list(range(len(units))), lengths_U, self.max_tokens, at_least)
         return [micro_batches.flatten([units[place] for place in part]) for part in cut]
 
     def _loss(self, micro: DataProto, denominators: Denominators) -> tuple[Tensor, dict[str, Metric]]:
@@ -135,5 +140,6 @@ class TrainStack(SegmentStack):
             with_entropy=with_entropy,
             entropy_grad=self.algorithm.needs_entropy,
             packed=self.max_tokens is not None,
+            share_prompts=self.share_prompts,
             media_B=list(micro.non_tensor_batch.get("media", ())) or None,
         )

@@ -52,6 +52,7 @@ class TextTrainer(OneTrackTrainer):
             self.backend,
             algorithm,
             max_tokens_per_micro_batch=recipe.placement.max_tokens_per_micro_batch,
+            share_prompts=recipe.placement.share_prompts,
             temperature=self.temperature,
             max_length=recipe.rollout.max_new_tokens,
             **stack_options(recipe),
@@ -79,6 +80,7 @@ class TextTrainer(OneTrackTrainer):
             backend,
             algorithm,
             max_tokens_per_micro_batch=recipe.placement.max_tokens_per_micro_batch,
+            share_prompts=recipe.placement.share_prompts,
             **stack_options(recipe) | {"max_grad_norm": model.max_grad_norm},
         )
         return Critic(stack, backend)

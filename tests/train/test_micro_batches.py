@@ -1,5 +1,7 @@
 """How rows are divided into passes."""
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given
@@ -9,12 +11,14 @@ from rl_core.train import micro_batches
 from tests.train.jobs import batch
 
 lengths = st.lists(st.integers(1, 40), min_size=0, max_size=30)
+each_cut = pytest.mark.parametrize("cut", [micro_batches.by_token_count, micro_batches.in_order_by_token_count])
 
 
-@given(lengths, st.integers(1, 100))
-def test_every_row_is_in_one_pass_and_no_pass_is_too_long(lengths_B: list[int], max_tokens: int) -> None:
+@each_cut
+@given(lengths_B=lengths, max_tokens=st.integers(1, 100))
+def test_every_row_is_in_one_pass_and_no_pass_is_too_long(cut: Any, lengths_B: list[int], max_tokens: int) -> None:
     rows = list(range(len(lengths_B)))
-    parts = micro_batches.by_token_count(rows, lengths_B, max_tokens)
+    parts = cut(rows, lengths_B, max_tokens)
     assert sorted(row for part in parts for row in part) == rows
     assert all(part == sorted(part) for part in parts)
     loads = [sum(lengths_B[row] for row in part) for part in parts]
@@ -22,14 +26,20 @@ def test_every_row_is_in_one_pass_and_no_pass_is_too_long(lengths_B: list[int], 
     assert loads == sorted(loads, reverse=True)
 
 
-@given(lengths, st.integers(1, 100), st.integers(1, 40))
+@each_cut
+@given(lengths_B=lengths, max_tokens=st.integers(1, 100), wanted=st.integers(1, 40))
 def test_a_pass_count_that_other_ranks_need_is_kept_as_far_as_there_are_rows(
-    lengths_B: list[int], max_tokens: int, wanted: int
+    cut: Any, lengths_B: list[int], max_tokens: int, wanted: int
 ) -> None:
     rows = list(range(len(lengths_B)))
-    own = len(micro_batches.by_token_count(rows, lengths_B, max_tokens))
-    parts = micro_batches.by_token_count(rows, lengths_B, max_tokens, max(own, wanted))
+    own = len(cut(rows, lengths_B, max_tokens))
+    parts = cut(rows, lengths_B, max_tokens, max(own, wanted))
     assert len(parts) == min(max(own, wanted), len(rows))
+
+
+def test_siblings_stay_together_in_passes_in_order() -> None:
+    lengths_B = [5, 5, 5, 4, 4, 4]
+    assert micro_batches.in_order_by_token_count(list(range(6)), lengths_B, 15) == [[0, 1, 2], [3, 4, 5]]
 
 
 def test_passes_are_filled_evenly() -> None:
