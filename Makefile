@@ -9,7 +9,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install train up down test check reference format clean $(filter bench-%,$(shell awk -F: '/^bench-/ {print $$1}' Makefile)) curves
+.PHONY: help install train up down test check reference docs format clean $(filter bench-%,$(shell awk -F: '/^bench-/ {print $$1}' Makefile)) curves
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +48,11 @@ check: $(STAMP) ## lint, format, types and the house rules
 
 reference: $(STAMP) ## write docs/reference from the code
 	$(BIN)/python -m flows.reference
+
+docs: $(STAMP) ## build the site of docs/ into build/site; a warning is an error
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[docs]'
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/site
+	@echo "build/site/index.html"
 
 format: $(STAMP) ## put imports and layout in order
 	$(BIN)/ruff check --fix .

@@ -1,10 +1,13 @@
 """The documentation against the code: reference pages are up to date; links, commands and messages are there."""
 
+import ast
+import json
 import re
 from pathlib import Path
 
 import pytest
 import typer
+import yaml
 
 from flows.cli import app
 from flows.reference.pages import FOLDER, pages
@@ -13,6 +16,7 @@ from rl_core.reporting.metric_catalogue import GROUPS, unknown_metrics
 
 ROOT = Path(__file__).parents[2]
 DOCS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [*DOCS, *sorted((ROOT / "docs" / "reference").glob("*.md"))]
 SOURCES = [path for folder in ("rl_core", "schemas", "tasks", "flows") for path in (ROOT / folder).rglob("*.py")]
 SPANS = re.compile(r"```.*?```|`[^`\n]+`", re.DOTALL)
 
@@ -46,10 +50,45 @@ def test_a_metric_without_a_description_is_found():
     assert unknown_metrics(["text/loess", "env/correct"]) == ["env/correct", "text/loess"]
 
 
-@pytest.mark.parametrize("path", DOCS, ids=relative)
+@pytest.mark.parametrize("path", PAGES, ids=relative)
 def test_links_lead_somewhere(path: Path):
-    targets = re.findall(r"\]\((?!https?://)([^)#\s]+)", path.read_text(encoding="utf-8"))
-    assert [target for target in targets if not (path.parent / target).exists()] == []
+    targets = re.findall(r"\]\((?!https?://)([^)\s]+)", SPANS.sub("", path.read_text(encoding="utf-8")))
+    broken = []
+    for target in targets:
+        name, _, heading = target.partition("#")
+        page = path.parent / name if name else path
+        if not page.exists() or (heading and heading not in anchors(page)):
+            broken.append(target)
+    assert broken == []
+
+
+def anchors(page: Path) -> set[str]:
+    """What links can name in a page, by GitHub's rule."""
+    titles = re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", page.read_text("utf-8"), flags=re.DOTALL), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_the_site_has_every_page_and_links_to_nothing_outside():
+    shown = set(re.findall(r"^([\w/-]+)$", (ROOT / "docs" / "index.md").read_text(encoding="utf-8"), re.MULTILINE))
+    assert shown == {str(path.relative_to(ROOT / "docs").with_suffix("")) for path in PAGES if within_site(path)}
+    texts = {relative(path): path.read_text("utf-8") for path in PAGES if path.parent != ROOT}
+    assert [name for name, text in texts.items() if name.count("/") == 1 and "](../" in text] == []
+
+
+def within_site(path: Path) -> bool:
+    return path.parent != ROOT and path.name != "index.md"
+
+
+@pytest.mark.parametrize("path", PAGES, ids=relative)
+def test_code_blocks_are_well_formed(path: Path):
+    checks = {"yaml": yaml.safe_load, "python": ast.parse, "json": json.loads, "jsonl": each_line}
+    for language, code in re.findall(r"^```(\w+)[^\n]*\n(.*?)^```", path.read_text("utf-8"), re.DOTALL | re.MULTILINE):
+        checks.get(language, str)(code)
+
+
+def each_line(code: str) -> None:
+    for line in code.splitlines():
+        json.loads(line)
 
 
 @pytest.mark.parametrize("path", DOCS, ids=relative)
