@@ -117,6 +117,10 @@ def test_plans_are_those_of_the_model_s_own_generation(policy: UnifiedPolicy, fa
         torch.testing.assert_close(torch.tensor(greedy[2 * row].log_probs), theirs, atol=1e-5, rtol=0)
 
 
+def test_siblings_do_not_share_a_pass_that_counts_their_tokens(policy: UnifiedPolicy):
+    assert policy.enable_prompt_sharing() is False
+
+
 def test_counted_positions_would_be_found_out(policy: UnifiedPolicy, family: GlmImage):
     (reply, *_), prompt = written(policy, family, 1.0), asked(family, PROMPTS[0])
     ids = torch.tensor([prompt + reply.token_ids])
