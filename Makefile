@@ -4,6 +4,7 @@ PYTHON ?= python3
 RECIPE ?= text
 IMAGES ?= 20000
 ROWS ?= 1000000
+STEPS ?= 3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
@@ -90,6 +91,16 @@ bench-diffusion: $(STAMP) ## time diffusion sampling beside a plain pipeline, an
 
 bench-weight-sync: $(STAMP) ## time a weight sync of SmolLM2 beside the gather alone and memcpy
 	$(BIN)/python -m benchmarks.weight_sync
+
+TRL_STAMP := .venv-trl/.installed
+
+$(TRL_STAMP): benchmarks/trl-requirements.txt constraints.txt
+	$(PYTHON) -m venv .venv-trl
+	.venv-trl/bin/python -m pip install -c constraints.txt -r benchmarks/trl-requirements.txt
+	touch $@
+
+bench-trl: $(STAMP) $(TRL_STAMP) ## time a GRPO step beside TRL's, which gets an environment of its own: STEPS=3
+	$(BIN)/python -m benchmarks.trl --steps $(STEPS) --write
 
 curves: $(STAMP) ## train GRPO, DAPO, RLOO and GSPO on SmolLM2 and draw their rewards (about 20 minutes, idle machine)
 	$(BIN)/python -m benchmarks.curves

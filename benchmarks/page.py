@@ -1,0 +1,52 @@
+"""docs/benchmarks.md: what benches that take minutes have measured, a section each, rewritten by the bench itself."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
+HEAD = """# Benchmarks
+
+Each section was written by the command it names, on the machine it names. The other benches and their figures are in
+`benchmarks/README.md`.
+"""
+
+
+def write_section(title: str, body: str) -> None:
+    """Put a section in the place of the one with this title, or at the end."""
+    text = PAGE.read_text(encoding="utf-8") if PAGE.is_file() else HEAD
+    section = f"## {title}\n\n{body.strip()}\n"
+    found = re.search(rf"^## {re.escape(title)}\n.*?(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    if found:
+        rest = text[found.end() :]
+        text = text[: found.start()] + section + ("\n" + rest if rest else "")
+    else:
+        text = f"{text.rstrip()}\n\n{section}"
+    PAGE.write_text(text, encoding="utf-8")
+
+
+def table(heads: list[str], rows: list[list[str]]) -> str:
+    """A table in Markdown."""
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def machine() -> str:
+    """Processor, cores, load, versions and the day, in a line."""
+    info = Path("/proc/cpuinfo")
+    text = info.read_text() if info.is_file() else ""
+    name = re.search(r"model name\s*:\s*(.+)", text)
+    flags = re.search(r"flags\s*:\s*(.+)", text)
+    known = [flag for flag in ("avx512f", "avx512_bf16", "amx_bf16") if flags and flag in flags[1].split()]
+    load = os.getloadavg()[0]
+    return (
+        f"{name[1] if name else platform.processor()} ({', '.join(known) or platform.machine()}), "
+        f"{len(os.sched_getaffinity(0))} cores, load {load:.1f} at the end, niceness {os.nice(0)}; "
+        f"Python {platform.python_version()}, torch {version('torch')}, transformers {version('transformers')}; "
+        f"{datetime.now(UTC):%Y-%m-%d}"
+    )

@@ -1,0 +1,227 @@
+"""`make bench-trl`: a step of GRPO beside TRL's, the same prompts, sampling and number of tokens, taking turns.
+
+    python -m benchmarks.trl [--steps 3] [--warm-up 1] [--settings bf16 fp32] [--lora] [--threads 2] [--write]
+        [--seeds 1] [--free] [--checkpointing] [key=value ...]
+
+SmolLM2-135M, 8 prompts x 8 samples x 64 tokens, no KL. Each setting starts one process per side, kept for all its
+steps, of which one at a time works; the median of the steps after the warm-up counts. `fp32` computes in float32,
+`bf16` in bfloat16 with float32 weights kept (for TRL autocast, its default), `bf16-weights` keeps nothing wider. Peak
+memory is that of the process. Processor seconds are printed beside those of the wall: other work on the machine
+lengthens them less. `--free` lets replies end by themselves and shows rewards step by step, for `--seeds` seeds. What
+`key=value` says changes our recipe. `--write` puts the table into docs/benchmarks.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from benchmarks import page
+from rl_core.data.generate import GenerateSpec, materialise
+from rl_core.home import Home
+from rl_core.models.locate import locate
+from rl_core.recipes import load_recipe
+
+ROOT = Path(__file__).parents[1]
+PEER = ROOT / ".venv-trl" / "bin" / "python"
+MODEL = "embedded:smollm2-135m-instruct"
+SETTINGS = {
+    "fp32": {"weights": "float32", "autocast": False},
+    "bf16": {"weights": "float32", "autocast": True},
+    "bf16-weights": {"weights": "bfloat16", "autocast": False},
+}
+PHASES = ("generate", "train", "step")
+TARGETS = {"generate": 2.5, "train": 6.0, "step": 5.0, "memory": 4.0}
+"""How many times less than TRL's better setting."""
+
+
+class Side:
+    """A process that takes steps when told to."""
+
+    def __init__(self, name: str, command: list[str], settings: dict[str, Any], log: Path) -> None:
+        self.name, self.log = name, log
+        self.steps: list[dict[str, Any]] = []
+        environment = os.environ | {"OMP_NUM_THREADS": str(settings["threads"]), "HF_HUB_OFFLINE": "1"}
+        self._errors = log.open("w")
+        self._process = subprocess.Popen(
+            [*command, json.dumps(settings)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            cwd=ROOT,
+            env=environment,
+        )
+        self.versions = self._hear()["ready"]
+
+    def step(self) -> dict[str, Any]:
+        """Let it take one step. Returns: its figures."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("step\n")
+        self._process.stdin.flush()
+        self.steps.append(self._hear())
+        return self.steps[-1]
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+        self._errors.close()
+
+    def _hear(self) -> Any:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise SystemExit(f"{self.name} ended without an answer:\n{self.log.read_text()[-3000:]}")
+        return json.loads(line)
+
+
+def take_turns(settings: dict[str, Any], args: argparse.Namespace, folder: Path) -> list[Side]:
+    """Both sides, after all their steps."""
+    commands = {
+        "rl-train": [sys.executable, "-m", "benchmarks.trl_ours"],
+        "TRL": [str(PEER), "-P", str(ROOT / "benchmarks" / "trl_peer.py")],
+    }
+    sides: list[Side] = []
+    try:
+        for name, command in commands.items():
+            sides.append(Side(name, command, settings, folder / f"{name}.log"))
+        for number in range(args.warm_up + args.steps):
+            for side in sides:
+                figures = side.step()
+                spans = "  ".join(
+                    f"{phase} {figures[phase][0]:6.1f} s ({figures[phase][1]:6.1f} CPU)" for phase in PHASES
+                )
+                note = "  (warm-up)" if number < args.warm_up else ""
+                print(f"  {side.name:8} {spans}  reward {figures['reward']:.2f}{note}", flush=True)
+    finally:
+        for side in sides:
+            side.close()
+    return sides
+
+
+def summary(side: Side, warm_up: int) -> dict[str, Any]:
+    """Medians over the steps that count, of (wall, CPU) seconds, and the peak."""
+    counted = side.steps[warm_up:]
+    medians = {phase: [statistics.median(step[phase][k] for step in counted) for k in (0, 1)] for phase in PHASES}
+    tokens = statistics.median(step["tokens"] for step in counted)
+    return {**medians, "tokens": tokens, "memory": max(step["peak_bytes"] for step in counted)}
+
+
+def rows_of(found: dict[tuple[str, str], dict[str, Any]]) -> list[list[str]]:
+    """A line per setting and side."""
+    lines = []
+    for (setting, side), one in found.items():
+        cells = [f"{one[phase][0]:.1f} ({one[phase][1]:.1f})" for phase in PHASES]
+        speeds = [f"{one['tokens'] / one[phase][0]:.0f}" for phase in ("generate", "step")]
+        lines.append([setting, side, *cells, *speeds, f"{one['memory'] / 1e9:.1f}"])
+    return lines
+
+
+def ratios(found: dict[tuple[str, str], dict[str, Any]]) -> list[list[str]]:
+    """How many times less ours takes than TRL in its better (quicker) setting, beside the targets."""
+    setting, peer = min(
+        ((setting, one) for (setting, side), one in found.items() if side == "TRL"), key=lambda pair: pair[1]["step"][0]
+    )
+    lines = []
+    for (ours, side), one in found.items():
+        if side != "TRL":
+            wall, cpu = ([peer[phase][k] / one[phase][k] for phase in PHASES] for k in (0, 1))
+            cells = [f"{a:.1f} ({b:.1f})" for a, b in zip(wall, cpu, strict=True)]
+            lines.append([f"{ours} beside TRL's {setting}", *cells, f"{peer['memory'] / one['memory']:.1f}"])
+    return [*lines, ["target", *(f"{TARGETS[phase]:.1f}" for phase in (*PHASES, "memory"))]]
+
+
+def write_prompts(folder: Path, num_rows: int) -> Path:
+    """The training rows of the recipe `text`, over and over, as both sides read them."""
+    spec = GenerateSpec.model_validate(load_recipe("text").data.train[0])
+    rows = [json.loads(line) for line in materialise(spec, folder).read_text().splitlines()]
+    path = folder / "prompts.jsonl"
+    with path.open("w") as file:
+        for number in range(num_rows):
+            row = rows[number % len(rows)]
+            answer = str(row["reward_spec"]["ground_truth"])
+            file.write(json.dumps({"prompt": row["prompt"], "answer": answer, "row": row}) + "\n")
+    return path
+
+
+def main() -> None:
+    """Run every setting and print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--warm-up", type=int, default=1)
+    parser.add_argument("--settings", nargs="+", choices=SETTINGS, default=["bf16", "fp32"])
+    parser.add_argument("--lora", action="store_true", help="adapters of rank 16 instead of all weights")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--prompts", type=int, default=8)
+    parser.add_argument("--samples", type=int, default=8)
+    parser.add_argument("--new-tokens", type=int, default=64)
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--free", action="store_true", help="replies end by themselves")
+    parser.add_argument("--checkpointing", action="store_true", help="let TRL recompute activations, its default")
+    parser.add_argument("--write", action="store_true", help="put the tables into docs/benchmarks.md")
+    parser.add_argument("overrides", nargs="*", metavar="key=value")
+    args = parser.parse_args()
+    if not PEER.is_file():
+        raise SystemExit(f"{PEER.relative_to(ROOT)} is missing: run make bench-trl, which builds it")
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    versions: dict[str, str] = {}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for seed in range(args.seeds):
+            for setting in args.settings:
+                print(f"{setting}, seed {seed}{', LoRA' if args.lora else ''}", flush=True)
+                sides = take_turns(settings_of(args, setting, seed, folder), args, folder)
+                found |= {(setting, side.name): summary(side, args.warm_up) for side in sides}
+                versions |= sides[1].versions
+    report(args, found, versions)
+
+
+def settings_of(args: argparse.Namespace, setting: str, seed: int, folder: Path) -> dict[str, Any]:
+    """What both sides are told."""
+    return {
+        **SETTINGS[setting],
+        "model": locate(MODEL, Home.default().models),
+        "prompts": str(write_prompts(folder, args.prompts * (args.warm_up + args.steps))),
+        "num_prompts": args.prompts,
+        "samples": args.samples,
+        "new_tokens": args.new_tokens,
+        "forced": not args.free,
+        "lora": {"r": 16, "lora_alpha": 32} if args.lora else None,
+        "learning_rate": (5e-4 if args.lora else 1e-5) if args.free else 1e-6,
+        "checkpointing": args.checkpointing,
+        "threads": args.threads,
+        "seed": seed,
+        "overrides": args.overrides,
+    }
+
+
+def report(args: argparse.Namespace, found: dict[tuple[str, str], dict[str, Any]], versions: dict[str, str]) -> None:
+    """Print the tables, and put them into the page if asked."""
+    heads = ["setting", "side", "generate s (CPU s)", "train s (CPU s)", "step s (CPU s)"]
+    first = page.table([*heads, "generated tokens/s", "tokens/s overall", "peak GB"], rows_of(found))
+    second = page.table(["times less", "generate (CPU)", "train (CPU)", "step (CPU)", "memory"], ratios(found))
+    what = "adapters of rank 16" if args.lora else "all weights"
+    sizes = f"{args.prompts} prompts x {args.samples} samples x {args.new_tokens} tokens"
+    body = (
+        f"`make bench-trl`: SmolLM2-135M, {what}, {sizes}, no KL, {args.threads} threads; medians of {args.steps} "
+        f"steps after {args.warm_up}. {page.machine()}, TRL {versions['trl']}"
+        f"{', ours with ' + ' '.join(args.overrides) if args.overrides else ''}.\n\n{first}\n\n{second}"
+    )
+    print(f"\n{body}")
+    if args.write:
+        page.write_section(f"A step beside TRL, {what}", body)
+
+
+if __name__ == "__main__":
+    main()
