@@ -71,6 +71,8 @@ class ModelConfig(Section):
     """Passed to the tokenizer's chat template, in the length filter and in the rollout alike."""
     attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
     """Attention implementation of transformers."""
+    trust_remote_code: bool = False
+    """Run Python code that lies beside the weights, where a family has its classes there (HunyuanImage-3.0)."""
 
 
 class LoraConfig(Section):

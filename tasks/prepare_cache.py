@@ -62,7 +62,7 @@ def _counter(recipe: Recipe, source: str) -> PromptCounter:
     from rl_core.models.unified.bundle import plan_tokenizer
 
     if recipe.unified is not None:
-        return QuestionLengths(plan_tokenizer(source, recipe.model.path))
+        return QuestionLengths(plan_tokenizer(source, recipe.model))
     if recipe.tracks is not None:
         return QuestionLengths(load_tokenizer(source))
     return PromptLengths(source, recipe.model.path)

@@ -208,7 +208,7 @@ def test_sizes_it_cannot_plan_are_refused(family: GlmImage):
 
 
 def test_every_family_is_found_by_its_class():
-    assert [cls.name for cls in unified_classes()][:2] == ["compact_unified", "glm_image"]
+    assert [cls.name for cls in unified_classes()] == ["compact_unified", "glm_image", "hunyuan_image3"]
     assert unified_class("GlmImagePipeline") is GlmImage
     with pytest.raises(ModelError, match=r"GlmImagePipelin are not supported \(did you mean"):
         unified_class("GlmImagePipelin")

@@ -95,6 +95,10 @@ class UnifiedFamily(DiffusionFamily):
         self._parts = Parts(self.writer, getattr(pipeline, self.writer), pipeline.transformer)
 
     @classmethod
+    def check(cls, source: str, config: ModelConfig) -> None:
+        """Before anything of a folder is loaded. Raises: ModelError where it may not or cannot be."""
+
+    @classmethod
     def pipeline_class(cls) -> Any:
         """What loads a folder of the family."""
         raise NotImplementedError(f"{cls.__name__} loads no pipeline")
@@ -171,8 +175,9 @@ def unified_classes() -> list[type[UnifiedFamily]]:
     """All families, in order of name."""
     from rl_core.models.unified.compact import CompactUnified
     from rl_core.models.unified.glm_image import GlmImage
+    from rl_core.models.unified.hunyuan_image3 import HunyuanImage3
 
-    return sorted([CompactUnified, GlmImage], key=lambda cls: cls.name)
+    return sorted([CompactUnified, GlmImage, HunyuanImage3], key=lambda cls: cls.name)
 
 
 def unified_class(model_class: str) -> type[UnifiedFamily]:

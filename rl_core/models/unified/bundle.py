@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from rl_core.models.diffusion.base import Size
-from rl_core.models.diffusion.bundle import DiffusionBundle, pipeline_index, snapshot
+from rl_core.models.diffusion.bundle import INDEX, DiffusionBundle, pipeline_index, snapshot
 from rl_core.models.quiet import quiet_pipelines
 from rl_core.models.tokenizer import load_tokenizer
 from rl_core.models.unified.base import UnifiedFamily, unified_class
@@ -28,7 +30,7 @@ class UnifiedBundle(DiffusionBundle):
         self.source, self.config, self.size = str(snapshot(source, config.path)), config, size
         self.family: UnifiedFamily = load_unified(self.source, config)
         self.policy = UnifiedPolicy(self.family, size=size)
-        self.tokenizer: Any = plan_tokenizer(self.source, config.path)
+        self.tokenizer: Any = plan_tokenizer(self.source, config)
 
     def load_policy(self) -> UnifiedPolicy:
         """The policy before training, anew; it shares encoders and VAE with the first."""
@@ -36,10 +38,10 @@ class UnifiedBundle(DiffusionBundle):
         return UnifiedPolicy(self.family, again.transformer, size=self.size)
 
 
-def plan_tokenizer(source: str, path: str) -> Any:
+def plan_tokenizer(source: str, config: ModelConfig) -> Any:
     """The tokenizer of the part that writes. Raises: ModelError when the folder is none of a unified model."""
-    folder = snapshot(source, path)
-    return load_tokenizer(f"{folder}/{_class_of(folder).tokenizer_folder}")
+    folder = str(snapshot(source, config.path))
+    return load_tokenizer(f"{folder}/{_checked_class(folder, config).tokenizer_folder}")
 
 
 def load_unified(source: str, config: ModelConfig, *, trained_only: bool = False) -> UnifiedFamily:
@@ -49,7 +51,7 @@ def load_unified(source: str, config: ModelConfig, *, trained_only: bool = False
     Raises: ModelError when the folder is none of a unified model, or cannot be loaded.
     """
     quiet_pipelines()
-    family = _class_of(source)
+    family = _checked_class(source, config)
     kept = {family.writer, "transformer", "scheduler"}
     parts = [name for name, part in pipeline_index(source).items() if isinstance(part, list)]
     loaded = family.load(source, config, {name: None for name in parts if trained_only and name not in kept})
@@ -62,5 +64,13 @@ def load_unified(source: str, config: ModelConfig, *, trained_only: bool = False
     return loaded
 
 
-def _class_of(source: Any) -> type[UnifiedFamily]:
-    return unified_class(str(pipeline_index(source).get("_class_name")))
+def _checked_class(source: str, config: ModelConfig) -> type[UnifiedFamily]:
+    """The family of a folder: a pipeline's by its index, that of a single model by its config."""
+    single = Path(source) / "config.json"
+    if single.is_file() and not (Path(source) / INDEX).is_file():
+        names = json.loads(single.read_text(encoding="utf-8")).get("architectures") or ["unknown"]
+    else:
+        names = [pipeline_index(source).get("_class_name")]
+    family = unified_class(str(names[0]))
+    family.check(source, config)
+    return family
