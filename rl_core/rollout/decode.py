@@ -15,6 +15,9 @@ from torch import Tensor
 from rl_core.data_proto import pad_rows
 from rl_core.models.media import PromptMedia
 
+BLOCK_WORDS = 256
+"""Words of the vocabulary that are first drawn together."""
+
 
 class StopReason(StrEnum):
     """Why a reply ended."""
@@ -136,9 +139,32 @@ def positions_of(attention: Tensor) -> Tensor:
 
 
 def _draw(logits_RV: Tensor, temperature: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    log_probs_RV = (logits_RV / (temperature or 1.0)).log_softmax(-1)
-    if temperature:
-        tokens_R = torch.multinomial(log_probs_RV.exp(), 1, generator=generator)[:, 0]
-    else:
-        tokens_R = log_probs_RV.argmax(-1)
-    return tokens_R, log_probs_RV.gather(-1, tokens_R[:, None])[:, 0]
+    """A token of each row and its log-probability. The logits are overwritten."""
+    highest_R1 = logits_RV.amax(-1, keepdim=True)
+    weights_RV = logits_RV.sub_(highest_R1).div_(temperature or 1.0).exp_()
+    tokens_R = _pick(weights_RV, generator) if temperature else weights_RV.argmax(-1)
+    shares_R = weights_RV.gather(-1, tokens_R[:, None])[:, 0] / weights_RV.sum(-1)
+    return tokens_R, shares_R.log()
+
+
+def _pick(weights_RV: Tensor, generator: torch.Generator) -> Tensor:
+    """Columns drawn in proportion to the weights, by one random number a row.
+
+    `multinomial` would draw one for every word of the vocabulary. First the block of columns is found, then the column.
+    """
+    short = -weights_RV.shape[1] % BLOCK_WORDS
+    blocks_RKW = torch.nn.functional.pad(weights_RV, (0, short)).unflatten(1, (-1, BLOCK_WORDS))
+    ends_RK = blocks_RKW.sum(-1, dtype=torch.float64).cumsum(-1)
+    random_R1 = torch.rand(len(weights_RV), 1, generator=generator, device=weights_RV.device, dtype=torch.float64)
+    point_R1 = random_R1 * ends_RK[:, -1:]
+    block_R1 = _first_beyond(ends_RK, point_R1)
+    before_R1 = torch.nn.functional.pad(ends_RK, (1, 0)).gather(1, block_R1)
+    block_RW = blocks_RKW[torch.arange(len(weights_RV), device=weights_RV.device), block_R1[:, 0]]
+    column_R1 = _first_beyond(block_RW.double().cumsum(-1), point_R1 - before_R1)
+    return (block_R1 * BLOCK_WORDS + column_R1)[:, 0]
+
+
+def _first_beyond(ends_RK: Tensor, point_R1: Tensor) -> Tensor:
+    """The first place whose end lies beyond the point, [R, 1]; never one without weight."""
+    # Rounding may put the point at the very end.
+    return torch.searchsorted(ends_RK, point_R1.minimum(ends_RK[:, -1:] * (1 - 1e-12)), right=True)

@@ -8,6 +8,7 @@ import torch
 from rl_core.data_proto import pad_rows
 from rl_core.models.causal_lm import CausalLMPolicy, load_policy
 from rl_core.models.tokenizer import load_tokenizer
+from rl_core.rollout import decode as decoding
 from rl_core.rollout.decode import Reply, Request, Sampling, StopReason, decode, positions_of
 from schemas.recipe import ModelConfig
 
@@ -167,3 +168,28 @@ def test_requests_of_their_own_counts_and_room_get_what_they_ask_for(policy, pro
     for reply, (row, limit) in zip(replies, expected, strict=True):
         assert reply.token_ids == alone[row].token_ids[: min(limit, 7)]
         assert reply.stop_reason is (StopReason.EOS if reply.token_ids[-1] == 3 else StopReason.LENGTH)
+
+
+@pytest.mark.parametrize("num_words", [7, 256, 1000])
+def test_tokens_are_drawn_in_proportion_to_their_weights(num_words: int):
+    generator = torch.Generator().manual_seed(0)
+    # Most of the weight lies on a few words, some words have none.
+    weights = torch.rand(num_words, generator=generator) ** 8
+    weights[::3] = 0
+    num_draws = 40_000
+    drawn = decoding._pick(weights.expand(num_draws, -1), generator)
+    counts = torch.bincount(drawn, minlength=num_words).double()
+    assert counts[weights == 0].sum() == 0
+    expected = num_draws * weights.double() / weights.double().sum()
+    common = expected > 5
+    chi_square = ((counts - expected)[common] ** 2 / expected[common]).sum()
+    freedom = int(common.sum())
+    assert chi_square < freedom + 5 * (2 * freedom) ** 0.5
+
+
+def test_a_word_is_drawn_wherever_the_random_number_falls(monkeypatch: pytest.MonkeyPatch):
+    weights = torch.zeros(2, 600)
+    weights[:, 300], weights[:, 301] = 1.0, 3.0
+    for share, word in ((0.0, 300), (0.2499, 300), (0.2501, 301), (1.0, 301)):
+        monkeypatch.setattr(torch, "rand", lambda *_, at=share, **__: torch.full((2, 1), at, dtype=torch.float64))
+        assert decoding._pick(weights, torch.Generator()).tolist() == [word, word]
