@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from rl_core.errors import ModelError
+from rl_core.models.layer_types import other_layers
 from rl_core.models.shared_prompts import SharedRows
 
 ROW_BY_ROW = "sdpa_row_by_row"
@@ -22,14 +23,14 @@ ROW_BY_ROW = "sdpa_row_by_row"
 
 
 def enable_packing(model: Any) -> None:
-    """Let a transformers model take packed rows. Raises: ModelError when it carries state from token to token."""
+    """Let a transformers model take packed rows. Raises: ModelError when a row would see into its neighbour."""
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import sdpa_mask
 
-    if getattr(model, "_is_stateful", False):
+    if other := other_layers(model):
         raise ModelError(
-            f"placement.max_tokens_per_micro_batch: {type(model).__name__} carries a state from token to token, so its "
-            "rows cannot be packed; unset it and use placement.micro_batch_size"
+            f"placement.max_tokens_per_micro_batch: {type(model).__name__} has layers of type {other} that carry "
+            "something from row to row, so its rows cannot be packed; unset it and use placement.micro_batch_size"
         )
     if model.config._attn_implementation == "sdpa":
         AttentionInterface.register(ROW_BY_ROW, _attend_row_by_row)
@@ -76,9 +77,9 @@ def _attend_row_by_row(
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
     def attend(*states: Tensor) -> Tensor:
-        mask = _window_mask(states[0].shape[2], sliding_window, query.device)
-        wide = [state.float() for state in states] if _is_faster_wide(query) else states
-        return sdpa_attention_forward(module, *wide, mask, **kwargs)[0].to(query.dtype)
+        q, k, v = [state.float() for state in states] if _is_faster_wide(query) else states
+        mask = _window_mask(q.shape[2], sliding_window, query.device)
+        return sdpa_attention_forward(module, q, k, v, mask, **kwargs)[0].to(query.dtype)
 
     if shared_rows is not None:
         rectangles = zip(*(shared_rows.spread(states) for states in (query, key, value)), strict=True)

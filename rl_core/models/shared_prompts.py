@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rl_core.models.layer_types import other_layers
+
 FULLNESS = 0.75
 """Rows share a rectangle with the longest in it as long as they have this share of its length."""
 
@@ -80,8 +82,7 @@ def can_share(model: Any) -> bool:
     drops = getattr(model.config, "attention_dropout", 0) or any(
         module.p for module in model.modules() if isinstance(module, nn.Dropout)
     )
-    carries_state = getattr(model, "_is_stateful", False)
-    return model.config._attn_implementation.startswith("sdpa") and not drops and not carries_state
+    return model.config._attn_implementation.startswith("sdpa") and not drops and not other_layers(model)
 
 
 def lay_out(input_ids_BL: Tensor, used_BL: Tensor, position_ids_BL: Tensor, num_prompt: int) -> SharedPass:

@@ -22,6 +22,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from rl_core.errors import ModelError
+from rl_core.models.layer_types import other_layers
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -30,7 +31,8 @@ Score = Callable[[Tensor, Tensor], tuple[Tensor | None, ...]]
 
 PREFIX = "ulysses_"
 """Stands before the name of the attention implementation that does the work."""
-_CUTTABLE_LAYERS = {"full_attention", "sliding_attention", "chunked_attention"}
+MASKED = "chunked_attention"
+"""Layers that go by the mask alone, of which every rank has the whole."""
 
 _positions_are_cut: ContextVar[bool] = ContextVar("positions_are_cut", default=False)
 
@@ -114,10 +116,10 @@ def check_sequence_parallel(model: Any, sp_size: int, tp_size: int = 1) -> None:
             f"placement.sp_size {sp_size}: {name} with model.attention {model.config._attn_implementation!r} does not "
             f"go through transformers' attention interface; use sdpa with a model that supports it, or {remedy}"
         )
-    other = sorted(set(getattr(config, "layer_types", None) or ()) - _CUTTABLE_LAYERS)
-    if other or getattr(model, "_is_stateful", False):
-        what = f"layers of type {other}" if other else "layers"
-        raise ModelError(f"placement.sp_size {sp_size}: {name} has {what} that carry a state along; {remedy}")
+    if other := sorted(set(other_layers(model)) - {MASKED}):
+        raise ModelError(
+            f"placement.sp_size {sp_size}: {name} has layers of type {other} that carry a state along; {remedy}"
+        )
     heads = config.num_attention_heads // tp_size
     if heads % sp_size:
         fitting = ", ".join(str(size) for size in range(1, heads + 1) if heads % size == 0)

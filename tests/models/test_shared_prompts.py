@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from rl_core.data_proto import DataProto
+from rl_core.errors import ModelError
 from rl_core.models.causal_lm import CausalLMPolicy
 from rl_core.rollout.decode import positions_of
 
@@ -140,3 +141,14 @@ def test_models_that_would_learn_something_else_are_left_alone() -> None:
     adapted = policy_of("llama")
     adapted.model.add_module("extra", nn.Dropout(0.1))
     assert not adapted.enable_prompt_sharing()
+
+
+def test_a_model_whose_layers_see_a_neighbour_is_left_alone_and_never_packed() -> None:
+    from transformers import Lfm2Config, Lfm2ForCausalLM
+
+    shape = SHAPE | {"num_hidden_layers": 2, "layer_types": ["conv", "full_attention"]}
+    shape.pop("head_dim")
+    policy = CausalLMPolicy(Lfm2ForCausalLM._from_config(Lfm2Config(**shape), attn_implementation="sdpa"))
+    assert not policy.enable_prompt_sharing()
+    with pytest.raises(ModelError, match=r"Lfm2ForCausalLM has layers of type \['conv'\] .*micro_batch_size"):
+        policy.enable_packing()

@@ -31,9 +31,7 @@ class Job:
     model_dir: Path
     pipeline_dir: Path
 
-    def recipe(
-        self, *, text: bool = True, images: bool = True, num_devices: int = 1, temperature: float = 1.0
-    ) -> Recipe:
+    def recipe(self, *, text: bool = True, images: bool = True, num_devices: int = 1) -> Recipe:
         return Recipe.model_validate(
             {
                 "name": "enhancer",
@@ -62,7 +60,7 @@ class Job:
                     "steps_per_iteration": NUM_STEPS,
                     "prompts_per_step": NUM_PROMPTS,
                 },
-                "placement": {"threads_per_device": 1, "micro_batch_size": 2},
+                "placement": {"num_devices": num_devices, "threads_per_device": 1, "micro_batch_size": 2},
             }
         )
 
@@ -93,9 +91,10 @@ def moved(before: dict[str, Tensor], after: dict[str, Tensor], track: str) -> bo
     return any(not torch.equal(before[name], after[name]) for name in before if name.startswith(f"{track}."))
 
 
+@pytest.mark.parametrize("num_devices", [1, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.usefixtures("ray_cluster")
-def test_a_step_trains_both_tracks_and_a_resumed_one_equals_it(job: Job, tmp_path: Path) -> None:
-    trainer = job.start()
+def test_a_step_trains_both_tracks_and_a_resumed_one_equals_it(job: Job, tmp_path: Path, num_devices: int) -> None:
+    trainer = job.start(num_devices=num_devices)
     try:
         start = weights(trainer)
         metrics, text = trainer.step()

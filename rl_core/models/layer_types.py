@@ -1,0 +1,20 @@
+"""Which layers of a transformers model look no further than causal attention does.
+
+Only those can be cut at will: packed end to end, shared between siblings, or exchanged between ranks. Convolutions,
+recurrences and other kinds of attention would carry something over from a neighbour, without a word.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+_CAUSAL = {"full_attention", "sliding_attention"}
+
+
+def other_layers(model: Any) -> list[str]:
+    """What kinds of layers a model has besides causal attention, whole or in a window; empty for most models."""
+    config = model.config.get_text_config()
+    found = set(getattr(config, "layer_types", None) or ()) - _CAUSAL
+    if getattr(model, "_is_stateful", False):
+        found |= {"state"}
+    return sorted(found)
