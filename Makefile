@@ -10,7 +10,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install train up down test check reference docs format clean $(filter bench-%,$(shell awk -F: '/^bench-/ {print $$1}' Makefile)) curves
+.PHONY: help install train up down test test-browser check reference docs format clean $(filter bench-%,$(shell awk -F: '/^bench-/ {print $$1}' Makefile)) curves
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +40,11 @@ down: $(STAMP) ## stop them
 # Two files at a time: most of them wait for processes to start, and share nothing between files.
 test: $(STAMP) ## run the tests
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+# Root and Debian's packages; what is already there is left alone.
+test-browser: $(STAMP) ## look at both UIs and a report with a headless Chromium (installs it)
+	command -v chromium >/dev/null || { apt-get update && apt-get install -y --no-install-recommends chromium; }
+	$(BIN)/python -m pytest tests/e2e/test_browser.py
 
 check: $(STAMP) ## lint, format, types and the house rules
 	$(BIN)/ruff check .
