@@ -1,7 +1,6 @@
 """Our side of `make bench-trl`: backend, rollout engine and stack of the recipe `text`, in one process.
 
-Takes and gives what `trl_peer` does: a line on standard input is a step, its figures a line of JSON. For
-`bench-scaling` it is one of several ranks, with its share of the prompts.
+Takes and gives what `trl_peer` does: a line on standard input is a step, its figures a line of JSON.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ def recipe_of(settings: dict[str, Any]) -> Recipe:
 class Side:
     """Everything of one worker."""
 
-    def __init__(self, recipe: Recipe, source: str, rank_info: RankInfo, *, forced: bool) -> None:
+    def __init__(self, recipe: Recipe, source: str, *, forced: bool) -> None:
         algorithm_cls, config = algorithms.resolve(recipe.algorithm, "algorithm")
         self.algorithm = algorithm_cls(config)
         self.backend = FSDPBackend(
@@ -81,7 +80,7 @@ class Side:
             total_steps=1000,
             seed=recipe.seed,
             with_reference=self.algorithm.needs_reference,
-            rank_info=rank_info,
+            rank_info=RankInfo(0, 1, "cpu", 1),
         )
         engine_cls = Forced if forced else RolloutEngine
         self.engine = engine_cls(
@@ -132,17 +131,12 @@ def main() -> None:
     make = ItemMaker()
     rows = [json.loads(line) for line in Path(settings["prompts"]).read_text().splitlines()]
     items = [make(row["row"], f"row {number}") for number, row in enumerate(rows)]
-    rank, world_size = settings.get("rank", 0), settings.get("world_size", 1)
-    alone = {"store": dist.HashStore()}
-    meeting: Any = alone if world_size == 1 else {"init_method": f"tcp://127.0.0.1:{settings['port']}"}
-    dist.init_process_group("gloo", rank=rank, world_size=world_size, **meeting)
-    rank_info = RankInfo(rank, world_size, "cpu", settings["threads"])
-    side = Side(recipe_of(settings), settings["model"], rank_info, forced=settings["forced"])
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    side = Side(recipe_of(settings), settings["model"], forced=settings["forced"])
     print(json.dumps({"ready": {}}), file=out, flush=True)
     size = settings["num_prompts"]
     for number, _ in enumerate(sys.stdin):
-        mine = items[number * size : (number + 1) * size][rank::world_size]
-        print(json.dumps(side.step(mine, number)), file=out, flush=True)
+        print(json.dumps(side.step(items[number * size : (number + 1) * size], number)), file=out, flush=True)
     dist.destroy_process_group()
 
 
