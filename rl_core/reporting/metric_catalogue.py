@@ -124,6 +124,7 @@ GROUPS: dict[str, tuple[MetricNote, ...]] = {
         ("eval/mean_length", "tokens", "Mean length of the replies to them."),
         ("eval/truncated_share", "share", "Replies to them that were cut."),
         ("eval/<score>", "as the domain says", "What the domain measures besides, and the mean of each scorer."),
+        ("baseline_<score>", "as `eval/`", "The same before training, beside a registered version."),
         ("champion/<score>", "as `eval/`", "The same of the champion, when a challenger made it answer again."),
     ),
     "Data": _notes(
@@ -140,8 +141,10 @@ GROUPS: dict[str, tuple[MetricNote, ...]] = {
 
 def unknown_metrics(names: Iterable[str]) -> list[str]:
     """Those that no note is about."""
-    notes = [note for group in GROUPS.values() for note in group]
-    return sorted(name for name in names if not any(note.fits(_without_track(name)) for note in notes))
+    notes, found = [note for group in GROUPS.values() for note in group], set(names)
+    # A registered version has its scores by their bare names.
+    scores = {name.removeprefix("eval/") for name in found if name.startswith("eval/")}
+    return sorted(name for name in found - scores if not any(note.fits(_without_track(name)) for note in notes))
 
 
 def _without_track(name: str) -> str:
