@@ -6,12 +6,10 @@ import os
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import httpx
 import psutil
@@ -20,8 +18,7 @@ from rl_core.home import Home
 from rl_core.services import catalogue
 from rl_core.services.stack import Stack
 from tests.e2e.conftest import REPOSITORY
-
-DEADLINE_S = 300
+from tests.e2e.prefect_api import DEADLINE_S, PrefectApi, wait_until
 
 
 @dataclass
@@ -39,10 +36,14 @@ class Services:
         return self.folder / "home"
 
     @property
+    def api(self) -> PrefectApi:
+        return PrefectApi(f"http://127.0.0.1:{self.port}/api")
+
+    @property
     def environment(self) -> dict[str, str]:
         own = catalogue.base_environment(Home(self.home)) | {
             "PREFECT_HOME": str(self.folder / "prefect"),
-            "PREFECT_API_URL": f"http://127.0.0.1:{self.port}/api",
+            "PREFECT_API_URL": self.api.url,
             "PREFECT_WORKER_QUERY_SECONDS": "1",
             "RL_TRAIN_HOME": str(self.home),
         }
@@ -100,13 +101,6 @@ class Services:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    def api(self, path: str, body: dict[str, Any] | None = None) -> Any:
-        """What the server answers: to a GET, or to a POST of `body`."""
-        url = f"http://127.0.0.1:{self.port}/api/{path}"
-        answer = httpx.get(url, timeout=30) if body is None else httpx.post(url, json=body, timeout=30)
-        answer.raise_for_status()
-        return answer.json()
-
     def close(self) -> None:
         """End all of it, the last started first."""
         for process in reversed([*self.processes.values()]):
@@ -148,12 +142,3 @@ def reachable(port: int) -> bool:
         return httpx.get(f"http://127.0.0.1:{port}/api/health").status_code == 200
     except httpx.HTTPError:
         return False
-
-
-def wait_until(condition: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -> Any:
-    """Wait until a condition holds. Returns: its value."""
-    end = time.monotonic() + deadline_s
-    while not (value := condition()):
-        assert time.monotonic() < end, f"waited {deadline_s} s for {what}"
-        time.sleep(0.2)
-    return value

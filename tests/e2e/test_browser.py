@@ -18,7 +18,8 @@ from PIL import Image
 from tests.e2e.browser import CHROMIUM, Browser, chromium
 from tests.e2e.conftest import REPOSITORY
 from tests.e2e.outcomes import run_folder
-from tests.e2e.services import Services, free_port, wait_until
+from tests.e2e.prefect_api import wait_until
+from tests.e2e.services import Services, free_port
 
 pytestmark = [
     pytest.mark.slow,
@@ -46,7 +47,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory, tiny_recipe: Path) -> Iterat
         command = [sys.executable, "-m", "flows.cli", "run", str(tiny_recipe)]
         subprocess.run(command, cwd=REPOSITORY, env=services.environment, check=True, timeout=DEADLINE_S)
         services.start_mlflow(port)
-        (run,) = wait_until(lambda: services.api("flow_runs/filter", {}), "the flow run")
+        (run,) = wait_until(lambda: services.api.post("flow_runs/filter", {}), "the flow run")
         mlflow_run = json.loads((run_folder(services.home) / "run.json").read_text())["mlflow_run_id"]
         yield Shown(
             run_folder(services.home),

@@ -8,7 +8,8 @@ import psutil
 import pytest
 
 from tests.e2e.conftest import alive, cmdline
-from tests.e2e.services import Services, running_services, wait_until
+from tests.e2e.prefect_api import wait_until
+from tests.e2e.services import Services, running_services
 
 pytestmark = pytest.mark.slow
 
@@ -51,13 +52,13 @@ ALSO_SHOWN: dict[str, set[str]] = {
 @pytest.mark.parametrize("name", ALSO_SHOWN)
 def test_a_deployment_run_completes_and_shows_its_artifacts(services: Services, name: str) -> None:
     services.prefect("deployment", "run", f"rl-train/{name}", "-p", f"recipe=smoke/{name}", "--watch")
-    (run,) = services.api("flow_runs/filter", {"sort": "START_TIME_DESC", "limit": 1})
+    (run,) = services.api.post("flow_runs/filter", {"sort": "START_TIME_DESC", "limit": 1})
     assert (run["name"], run["state"]["type"]) == (f"rl-train smoke/{name}", "COMPLETED")
-    tasks = services.api("task_runs/filter", {"flow_runs": {"id": {"any_": [run["id"]]}}})
+    tasks = services.api.post("task_runs/filter", {"flow_runs": {"id": {"any_": [run["id"]]}}})
     assert {"train-iteration 1/2", "train-iteration 2/2", "evaluate baseline", "evaluate final"} <= {
         task["name"] for task in tasks
     }
-    artifacts = services.api("artifacts/filter", {"artifacts": {"flow_run_id": {"any_": [run["id"]]}}})
+    artifacts = services.api.post("artifacts/filter", {"artifacts": {"flow_run_id": {"any_": [run["id"]]}}})
     assert SHOWN | ALSO_SHOWN[name] <= {artifact["key"] for artifact in artifacts}
 
 
@@ -72,14 +73,14 @@ def test_cancelling_a_run_leaves_no_ray_process(services: Services, tiny_recipe:
         return [child for child in worker.children(recursive=True) if "ray" in " ".join(cmdline(child))]
 
     def training() -> bool:
-        (run,) = services.api("flow_runs/filter", {"sort": "EXPECTED_START_TIME_DESC", "limit": 1})
-        tasks = services.api("task_runs/filter", {"flow_runs": {"id": {"any_": [run["id"]]}}})
+        (run,) = services.api.post("flow_runs/filter", {"sort": "EXPECTED_START_TIME_DESC", "limit": 1})
+        tasks = services.api.post("task_runs/filter", {"flow_runs": {"id": {"any_": [run["id"]]}}})
         return any(task["name"].startswith("train-iteration 2/") for task in tasks)
 
     wait_until(training, "training to begin")
     started = ray_processes()
     assert started
-    (run,) = services.api("flow_runs/filter", {"sort": "EXPECTED_START_TIME_DESC", "limit": 1})
+    (run,) = services.api.post("flow_runs/filter", {"sort": "EXPECTED_START_TIME_DESC", "limit": 1})
     services.prefect("flow-run", "cancel", run["id"])
-    wait_until(lambda: services.api(f"flow_runs/{run['id']}")["state"]["type"] == "CANCELLED", "the cancellation")
+    wait_until(lambda: services.api.flow_run(run["id"])["state"]["type"] == "CANCELLED", "the cancellation")
     assert not alive(started)

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from tests.e2e.outcomes import logged_metrics, run_folder
-from tests.e2e.services import Services, free_port, running_services, wait_until
+from tests.e2e.prefect_api import wait_until
+from tests.e2e.services import Services, free_port, running_services
 
 pytestmark = pytest.mark.slow
 NUM_ITERATIONS = 24
 STEPS_PER_ITERATION = 2
-ENDED = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 DEADLINE_S = 900
 
 
@@ -41,10 +41,10 @@ def watched(tmp_path_factory: pytest.TempPathFactory, tiny_recipe: Path) -> Iter
     ) as s:
         s.start_mlflow(port)
         overrides = [f"training.num_iterations={NUM_ITERATIONS}", f"training.steps_per_iteration={STEPS_PER_ITERATION}"]
-        first = start(s, recipe=str(tiny_recipe), overrides=overrides)
-        second = start(s, recipe=str(tiny_recipe), overrides=overrides, retrain="when-new")
+        first = s.api.start("rl-train/text", recipe=str(tiny_recipe), overrides=overrides)
+        second = s.api.start("rl-train/text", recipe=str(tiny_recipe), overrides=overrides, retrain="when-new")
         wait_until(lambda: iterations_in(s.home) >= 2, "two iterations", DEADLINE_S)
-        waits = flow_run(s, second)["state"]["type"]
+        waits = s.api.flow_run(second)["state"]["type"]
         s.kill("mlflow")
         s.kill("server")
         at_kill = iterations_in(s.home)
@@ -52,26 +52,8 @@ def watched(tmp_path_factory: pytest.TempPathFactory, tiny_recipe: Path) -> Iter
         during = iterations_in(s.home) - at_kill
         s.start_server()
         s.start_mlflow(port)
-        ended = [
-            wait_until(lambda run=run: has_ended(flow_run(s, run)), "the end of a run", DEADLINE_S)
-            for run in (first, second)
-        ]
+        ended = [s.api.wait_for_end(run, DEADLINE_S) for run in (first, second)]
         yield Watched(s, *ended, waits, during)
-
-
-def start(services: Services, **parameters: Any) -> str:
-    """Start a run of the deployment rl-train/text. Returns: the flow run's id."""
-    deployment = services.api("deployments/name/rl-train/text")["id"]
-    body = {"parameters": parameters, "state": {"type": "SCHEDULED"}}
-    return services.api(f"deployments/{deployment}/create_flow_run", body)["id"]
-
-
-def flow_run(services: Services, run: str) -> dict[str, Any]:
-    return services.api(f"flow_runs/{run}")
-
-
-def has_ended(run: dict[str, Any]) -> dict[str, Any] | None:
-    return run if run["state"]["type"] in ENDED else None
 
 
 def iterations_in(home: Path) -> int:
@@ -88,7 +70,7 @@ def test_the_prefect_server_has_every_task_run_and_artifact(watched: Watched) ->
     run = {"any_": [watched.first["id"]]}
 
     def tasks() -> dict[str, str]:
-        found = watched.services.api("task_runs/filter", {"flow_runs": {"id": run}})
+        found = watched.services.api.post("task_runs/filter", {"flow_runs": {"id": run}})
         return {task["name"]: task["state"]["type"] for task in found}
 
     # Task runs are recorded from events, some seconds after the run's own end.
@@ -96,7 +78,7 @@ def test_the_prefect_server_has_every_task_run_and_artifact(watched: Watched) ->
     names = {f"train-iteration {number}/{NUM_ITERATIONS}" for number in range(1, NUM_ITERATIONS + 1)}
     assert names | {"evaluate baseline", "evaluate final"} <= tasks().keys()
     assert set(tasks().values()) == {"COMPLETED"}
-    artifacts = watched.services.api("artifacts/filter", {"artifacts": {"flow_run_id": run}})
+    artifacts = watched.services.api.post("artifacts/filter", {"artifacts": {"flow_run_id": run}})
     keys = [artifact["key"] for artifact in artifacts]
     assert keys.count("reward-curve") == NUM_ITERATIONS + 1, "a curve per iteration, and one of all"
     assert [artifact["data"] for artifact in artifacts if artifact["key"] == "progress"] == [100.0] * NUM_ITERATIONS

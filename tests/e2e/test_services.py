@@ -7,8 +7,7 @@ import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,8 @@ import httpx
 import psutil
 import pytest
 
-from tests.e2e.conftest import DEADLINE_S, REPOSITORY
+from tests.e2e.conftest import REPOSITORY
+from tests.e2e.prefect_api import PrefectApi, wait_until
 
 pytestmark = pytest.mark.slow
 LIMIT_S = 900
@@ -30,11 +30,20 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture
-def api(home: Path) -> str:
+def api(home: Path) -> PrefectApi:
     """Of the running Prefect server."""
     done(home, "up")
-    records = json.loads((home / "services.json").read_text())
-    return f"{records['prefect']['url']}/api"
+    return prefect_api(home)
+
+
+def prefect_api(home: Path) -> PrefectApi:
+    """Of the Prefect server that this home's records name."""
+    return PrefectApi(f"{json.loads((home / 'services.json').read_text())['prefect']['url']}/api")
+
+
+def deployments(api: PrefectApi) -> dict[str, dict[str, Any]]:
+    """All of them, by name."""
+    return {one["name"]: one for one in api.post("deployments/filter", {})}
 
 
 def rl_train(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -67,13 +76,13 @@ def test_up_twice_down_and_up_again(home: Path) -> None:
     done(home, "up")
     records: dict[str, Any] = json.loads((home / "services.json").read_text())
     assert {"prefect", "mlflow", "worker-rl-train", "worker-rl-light"} <= set(records)
-    api = f"{records['prefect']['url']}/api"
+    api = prefect_api(home)
     assert httpx.get(f"{records['mlflow']['url']}/health").text == "OK"
-    names = {found["name"] for found in httpx.post(f"{api}/deployments/filter", json={}).json()}
+    names = deployments(api).keys()
     assert {"text", "vision", "mpo"} <= names
     status = done(home, "status").splitlines()
     assert [line.split()[1] for line in status] == ["running"] * 4
-    assert f"export PREFECT_API_URL={api}" in done(home, "status", "--env")
+    assert f"export PREFECT_API_URL={api.url}" in done(home, "status", "--env")
 
     second = done(home, "up")
     assert "starting" not in second and "up to date" not in second
@@ -87,61 +96,34 @@ def test_up_twice_down_and_up_again(home: Path) -> None:
 
     again = done(home, "up")
     assert "work pool rl-train created" not in again, "the database was lost"
-    api = f"{json.loads((home / 'services.json').read_text())['prefect']['url']}/api"
-    assert {found["name"] for found in httpx.post(f"{api}/deployments/filter", json={}).json()} == names
+    assert deployments(prefect_api(home)).keys() == names
 
 
-def found(api: str, path: str, body: dict[str, Any]) -> Any:
-    answer = httpx.post(f"{api}/{path}", json=body)
-    answer.raise_for_status()
-    return answer.json()
-
-
-def wait_for(condition: Callable[[], Any], what: str) -> Any:
-    end = time.monotonic() + DEADLINE_S
-    while not (value := condition()):
-        assert time.monotonic() < end, f"waited {DEADLINE_S} s for {what}"
-        time.sleep(0.5)
-    return value
-
-
-def test_announced_data_starts_the_deployment_that_waits_for_it(home: Path, api: str, tmp_path: Path) -> None:
-    deployments = {
-        one["name"]: one["id"] for one in found(api, "deployments/filter", {}) if "recipe" in one["parameters"]
-    }
+def test_announced_data_starts_the_deployment_that_waits_for_it(home: Path, api: PrefectApi, tmp_path: Path) -> None:
+    of_recipes = {name: one["id"] for name, one in deployments(api).items() if "recipe" in one["parameters"]}
 
     def runs() -> Any:
-        return found(api, "flow_runs/filter", {"deployments": {"id": {"any_": list(deployments.values())}}})
+        return api.post("flow_runs/filter", {"deployments": {"id": {"any_": [*of_recipes.values()]}}})
 
     assert runs() == []
-    pool = f"{api}/work_pools/rl-train"
-    httpx.patch(pool, json={"is_paused": True}).raise_for_status()  # what starts shall wait, not train
+    api.patch("work_pools/rl-train", {"is_paused": True})  # what starts shall wait, not train
     try:
         said = done(home, "data", "announce", str(tmp_path))
-        assert said == f"announced {tmp_path} to {api}\n"
-        (run,) = wait_for(runs, "the run that the event starts")
-        assert run["deployment_id"] == deployments["text"]
+        assert said == f"announced {tmp_path} to {api.url}\n"
+        (run,) = wait_until(runs, "the run that the event starts")
+        assert run["deployment_id"] == of_recipes["text"]
         assert run["parameters"] == {"recipe": "text", "retrain": "when-new"}
         assert run["created_by"]["type"] == "AUTOMATION"
-        httpx.delete(f"{api}/flow_runs/{run['id']}").raise_for_status()
+        api.delete(f"flow_runs/{run['id']}")
     finally:
-        httpx.patch(pool, json={"is_paused": False}).raise_for_status()
+        api.patch("work_pools/rl-train", {"is_paused": False})
 
 
-def test_two_runs_of_the_training_pool_queue(home: Path, api: str) -> None:
-    deployment = httpx.get(f"{api}/deployments/name/rl-train/text").json()["id"]
-    assert httpx.get(f"{api}/work_pools/rl-train").json()["concurrency_limit"] == 1
-    url = f"{api}/deployments/{deployment}/create_flow_run"
+def test_two_runs_of_the_training_pool_queue(api: PrefectApi) -> None:
+    assert api.get("work_pools/rl-train")["concurrency_limit"] == 1
     # Without the limit both would start in the same second; each takes seconds to find that there is no such recipe.
-    ids = [
-        httpx.post(url, json={"parameters": {"recipe": f"none-{n}"}, "state": {"type": "SCHEDULED"}}).json()["id"]
-        for n in (1, 2)
-    ]
-
-    def ended() -> Any:
-        runs = found(api, "flow_runs/filter", {"flow_runs": {"id": {"any_": ids}}, "sort": "START_TIME_ASC"})
-        return runs if all(run["state"]["type"] == "FAILED" for run in runs) else None
-
-    first, second = wait_for(ended, "both runs")
+    runs = [api.start("rl-train/text", recipe=f"none-{number}") for number in (1, 2)]
+    first, second = sorted((api.wait_for_end(run) for run in runs), key=lambda run: run["start_time"])
+    assert (first["state"]["type"], second["state"]["type"]) == ("FAILED", "FAILED")
     assert "unknown recipe" in first["state"]["message"]
     assert first["end_time"] <= second["start_time"]

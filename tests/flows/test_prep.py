@@ -12,6 +12,7 @@ from rl_core.data.make_fixture import make_fixture
 from rl_core.data.prep.run import stage_names
 from rl_core.home import Home
 from rl_core.tracking.artifacts import resolve
+from tests.e2e.prefect_api import PrefectApi
 
 ROOT = Path(__file__).parents[2]
 
@@ -131,7 +132,6 @@ for _ in range(2):
 
 
 def test_the_flow_prepares_registers_and_shows_what_it_did(prefect_harness: None, tmp_path: Path) -> None:
-    import httpx
     from prefect.settings import PREFECT_API_URL
 
     url, home = PREFECT_API_URL.value(), Home(tmp_path / "home")
@@ -149,7 +149,7 @@ def test_the_flow_prepares_registers_and_shows_what_it_did(prefect_harness: None
     found = resolve(home.mlflow_uri, "art://omni3/rl/text/data@latest")
     assert (found.version, found.path) == (1, tmp_path / "out" / "manifest.json")
     assert {run_hash for _, run_hash in outcomes} == {found.run_hash}
-    keys = {artifact["key"] for artifact in httpx.post(f"{url}/artifacts/filter", json={}).json()}
+    keys = {artifact["key"] for artifact in PrefectApi(str(url)).post("artifacts/filter", {})}
     assert {"prepared-text", "prepare-text"} <= keys
 
 
