@@ -52,8 +52,9 @@ def watched(tmp_path_factory: pytest.TempPathFactory, tiny_recipe: Path) -> Iter
         during = iterations_in(s.home) - at_kill
         s.start_server()
         s.start_mlflow(port)
-        ended = [s.api.wait_for_end(run, DEADLINE_S) for run in (first, second)]
-        yield Watched(s, *ended, waits, during)
+        first_ended = s.api.wait_for_end(first, DEADLINE_S)
+        second_ended = s.api.wait_for_end(second, DEADLINE_S)
+        yield Watched(s, first_ended, second_ended, waits, during)
 
 
 def iterations_in(home: Path) -> int:

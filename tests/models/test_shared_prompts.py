@@ -4,13 +4,14 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from rl_core.data_proto import DataProto
 from rl_core.errors import ModelError
 from rl_core.models.causal_lm import CausalLMPolicy
 from rl_core.rollout.decode import positions_of
+from tests.policy_outcome import outcome
 
 SHAPE: dict[str, Any] = {
     "vocab_size": 40,
@@ -68,20 +69,6 @@ def siblings(seed: int = 0) -> DataProto:
             "response_mask": acts,
         }
     )
-
-
-def outcome(policy: CausalLMPolicy, rows: DataProto, **how: bool) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-    """Log-probabilities, entropy, and the gradient of a weighted sum of both."""
-    policy.zero_grad()
-    names = ("input_ids", "attention_mask", "position_ids", "response_mask")
-    log_probs_BT, entropy_BT = policy(
-        *(rows.tensor(name) for name in names), temperature=0.7, with_entropy=True, entropy_grad=True, **how
-    )
-    weights_BT = torch.linspace(-1, 1, log_probs_BT.numel()).reshape(log_probs_BT.shape)
-    assert entropy_BT is not None
-    ((log_probs_BT + 0.3 * entropy_BT) * weights_BT).sum().backward()
-    gradients = {name: value.grad.clone() for name, value in policy.named_parameters() if value.grad is not None}
-    return log_probs_BT.detach(), entropy_BT.detach(), gradients
 
 
 @pytest.mark.parametrize("family", FAMILIES)

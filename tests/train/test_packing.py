@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
-from rl_core.data_proto import DataProto
 from rl_core.errors import ModelError
 from rl_core.models import packing
 from rl_core.models.causal_lm import CausalLMPolicy, load_policy
 from rl_core.train.micro_batches import trim_padding
 from schemas.recipe import ModelConfig
+from tests.policy_outcome import outcome
 from tests.train.jobs import Setup, batch, largest_difference, train
 from tests.train.ranks import Ranks
 
@@ -34,20 +34,6 @@ def policy_of(kind: str, attention: str) -> CausalLMPolicy:
         config = MistralConfig(**SHAPE, sliding_window=4)
         return CausalLMPolicy(MistralForCausalLM._from_config(config, attn_implementation=attention))
     return CausalLMPolicy(LlamaForCausalLM._from_config(LlamaConfig(**SHAPE), attn_implementation=attention))
-
-
-def outcome(policy: CausalLMPolicy, rows: DataProto, packed: bool) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-    """Log-probabilities, entropy, and the gradient of a weighted sum of both."""
-    policy.zero_grad()
-    names = ("input_ids", "attention_mask", "position_ids", "response_mask")
-    log_probs_BT, entropy_BT = policy(
-        *(rows.tensor(name) for name in names), temperature=0.7, with_entropy=True, entropy_grad=True, packed=packed
-    )
-    weights_BT = torch.linspace(-1, 1, log_probs_BT.numel()).reshape(log_probs_BT.shape)
-    assert entropy_BT is not None
-    ((log_probs_BT + 0.3 * entropy_BT) * weights_BT).sum().backward()
-    gradients = {name: value.grad.clone() for name, value in policy.named_parameters() if value.grad is not None}
-    return log_probs_BT.detach(), entropy_BT.detach(), gradients
 
 
 @pytest.mark.parametrize("kind", ["full", "window"])

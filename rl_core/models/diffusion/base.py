@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from rl_core.errors import ModelError
 from rl_core.models.diffusion.condition_images import ConditionImages
@@ -177,6 +177,9 @@ class DiffusionFamily(ABC):
         return batched
 
 
+Family = TypeVar("Family", bound=DiffusionFamily)
+
+
 def family_classes() -> list[type[DiffusionFamily]]:
     """All families, in order of name."""
     from rl_core.models.diffusion.flux2 import Flux2
@@ -191,8 +194,13 @@ def family_classes() -> list[type[DiffusionFamily]]:
 
 def family_class(pipeline_class: str) -> type[DiffusionFamily]:
     """The family of a pipeline class. Raises: ModelError naming the nearest known one."""
-    by_pipeline = {name: cls for cls in family_classes() for name in cls.pipelines}
-    if pipeline_class not in by_pipeline:
-        known = nearest(pipeline_class, sorted(by_pipeline))
-        raise ModelError(f"diffusion models of class {pipeline_class} are not supported{known}")
-    return by_pipeline[pipeline_class]
+    return family_of(pipeline_class, family_classes(), "diffusion")
+
+
+def family_of(model_class: str, families: Sequence[type[Family]], kind: str) -> type[Family]:
+    """The one of `families` that stands for a class of models. Raises: ModelError naming the nearest known class."""
+    by_class = {name: cls for cls in families for name in cls.pipelines}
+    if model_class not in by_class:
+        known = nearest(model_class, sorted(by_class))
+        raise ModelError(f"{kind} models of class {model_class} are not supported{known}")
+    return by_class[model_class]

@@ -19,9 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from rl_core.errors import ModelError
-from rl_core.models.diffusion.base import Condition, DiffusionFamily, Size
+from rl_core.models.diffusion.base import Condition, DiffusionFamily, Size, family_of
 from rl_core.models.tokenizer import encode_chat
-from rl_core.registry import nearest
 
 if TYPE_CHECKING:
     from schemas.recipe import ModelConfig
@@ -182,8 +181,4 @@ def unified_classes() -> list[type[UnifiedFamily]]:
 
 def unified_class(model_class: str) -> type[UnifiedFamily]:
     """The family of a class of models, as their folder names it. Raises: ModelError naming the nearest known one."""
-    by_class = {name: cls for cls in unified_classes() for name in cls.pipelines}
-    if model_class not in by_class:
-        known = nearest(model_class, sorted(by_class))
-        raise ModelError(f"unified models of class {model_class} are not supported{known}")
-    return by_class[model_class]
+    return family_of(model_class, unified_classes(), "unified")
