@@ -9,10 +9,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import ClassVar
 
 import psutil
 import pytest
 import yaml
+from prefect.settings import PREFECT_API_URL
 
 from tests.e2e.outcomes import assert_identical, held_out_scores, trained_weights
 
@@ -23,8 +25,13 @@ DEADLINE_S = 240
 class Run:
     """One `rl-train run` in its own process."""
 
-    def __init__(self, recipe: Path, home: Path, *arguments: str) -> None:
+    shared_server: ClassVar[dict[str, str]] = {}
+    """Names the Prefect server of the session. To start one takes a run ten seconds."""
+
+    def __init__(self, recipe: Path, home: Path, *arguments: str, own_server: bool = False) -> None:
         environment = os.environ | {"RL_TRAIN_HOME": str(home), "PYTHONUNBUFFERED": "1"}
+        if not own_server:
+            environment |= self.shared_server
         command = [sys.executable, "-m", "flows.cli", "run", str(recipe), *arguments]
         self.process = subprocess.Popen(
             command, cwd=REPOSITORY, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -137,13 +144,19 @@ def assert_kills_change_nothing(
     assert held_out_scores(home) == held_out_scores(undisturbed)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def shared_server(prefect_harness: None) -> None:
+    """The server of all runs but those that start their own."""
+    Run.shared_server = {"PREFECT_API_URL": str(PREFECT_API_URL.value())}
+
+
 @pytest.fixture
 def start() -> Iterator[Callable[..., Run]]:
     """Starts runs and ends them with the test."""
     runs: list[Run] = []
 
-    def _start(recipe: Path, home: Path, *arguments: str) -> Run:
-        runs.append(Run(recipe, home, *arguments))
+    def _start(recipe: Path, home: Path, *arguments: str, own_server: bool = False) -> Run:
+        runs.append(Run(recipe, home, *arguments, own_server=own_server))
         return runs[-1]
 
     yield _start

@@ -48,8 +48,13 @@ def assert_identical(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor])
 
 def logged_metrics(home: Path) -> dict[str, list[float]]:
     """Every metric of the one run in this home, in the order it was logged."""
+    return metrics_of(home, run_folder(home))
+
+
+def metrics_of(home: Path, run: Path) -> dict[str, list[float]]:
+    """Every metric of a run, in the order it was logged. Args: run: its folder."""
     client = MlflowClient(f"sqlite:///{home / 'mlflow.db'}")
-    run_id = json.loads((run_folder(home) / "run.json").read_text())["mlflow_run_id"]
+    run_id = json.loads((run / "run.json").read_text())["mlflow_run_id"]
     names = client.get_run(run_id).data.metrics
     return {name: [point.value for point in client.get_metric_history(run_id, name)] for name in names}
 

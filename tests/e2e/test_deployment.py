@@ -1,4 +1,7 @@
-"""The documented commands: server, work pool, deploy, worker, `prefect deployment run`, cancel."""
+"""The documented commands: server, work pool, deploy, worker, `prefect deployment run`, cancel.
+
+Every smoke recipe trains here, on tiny models in place of the embedded ones.
+"""
 
 import json
 from collections.abc import Iterator
@@ -7,7 +10,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from rl_core.recipes import recipe_names
+from rl_core.reporting.metric_catalogue import unknown_metrics
+from schemas.receipts import GateReceipt
 from tests.e2e.conftest import alive, cmdline
+from tests.e2e.outcomes import metrics_of
 from tests.e2e.prefect_api import wait_until
 from tests.e2e.services import Services, running_services
 
@@ -49,8 +56,13 @@ ALSO_SHOWN: dict[str, set[str]] = {
 """Deployment -> artifacts of its domain."""
 
 
+def test_every_smoke_recipe_is_run_here() -> None:
+    assert {f"smoke/{name}" for name in ALSO_SHOWN} == {name for name in recipe_names() if name.startswith("smoke/")}
+
+
 @pytest.mark.parametrize("name", ALSO_SHOWN)
-def test_a_deployment_run_completes_and_shows_its_artifacts(services: Services, name: str) -> None:
+def test_a_deployment_run_completes_and_shows_what_it_did(services: Services, name: str) -> None:
+    before = set(services.home.glob("runs/*"))
     services.prefect("deployment", "run", f"rl-train/{name}", "-p", f"recipe=smoke/{name}", "--watch")
     (run,) = services.api.post("flow_runs/filter", {"sort": "START_TIME_DESC", "limit": 1})
     assert (run["name"], run["state"]["type"]) == (f"rl-train smoke/{name}", "COMPLETED")
@@ -60,6 +72,14 @@ def test_a_deployment_run_completes_and_shows_its_artifacts(services: Services, 
     }
     artifacts = services.api.post("artifacts/filter", {"artifacts": {"flow_run_id": {"any_": [run["id"]]}}})
     assert SHOWN | ALSO_SHOWN[name] <= {artifact["key"] for artifact in artifacts}
+
+    (folder,) = set(services.home.glob("runs/*")) - before
+    assert bool(list(folder.glob("samples/pictures-final.png"))) == (ALSO_SHOWN[name] == PICTURES)
+    metrics = metrics_of(services.home, folder)
+    assert {"eval/accuracy", "eval/mean_reward"} <= metrics.keys()
+    assert unknown_metrics(metrics) == [], "describe it in metric_catalogue.py"
+    gate = GateReceipt.model_validate_json((folder / "receipts" / "judge-model.json").read_text())
+    assert gate.compared_with == "baseline"
 
 
 def test_cancelling_a_run_leaves_no_ray_process(services: Services, tiny_recipe: Path) -> None:

@@ -26,18 +26,18 @@ def test_killed_runs_end_bit_identical_to_an_undisturbed_one(
     assert worker_killed.output.count("start workers") == 2, "the retry started no fresh workers"
     assert_identical(trained_weights(tmp_path / "worker-killed"), expected)
 
-    flow_killed = start(tiny_recipe, tmp_path / "flow-killed")
+    flow_killed = start(tiny_recipe, tmp_path / "flow-killed", own_server=True)
     flow_killed.wait_for("train-iteration 1: complete")
     assert any("uvicorn" in " ".join(cmdline(below)) for below in flow_killed.descendants())
     below = flow_killed.kill()
     assert not alive(below)
     assert not list((tmp_path / "flow-killed" / "runs").glob("*/model")), "killed too late to show anything"
-    continued = start(tiny_recipe, tmp_path / "flow-killed")
+    continued = start(tiny_recipe, tmp_path / "flow-killed", own_server=True)
     assert continued.finish() == 0, continued.output
     assert "train-iteration 1: was complete already, skipped" in continued.output
     assert_identical(trained_weights(tmp_path / "flow-killed"), expected)
 
-    again = start(tiny_recipe, tmp_path / "flow-killed")
+    again = start(tiny_recipe, tmp_path / "flow-killed", own_server=True)
     assert again.finish() == 0, again.output
     assert "validate-data cached" in again.output
     assert "prepare-cache cached" in again.output
@@ -58,7 +58,7 @@ def test_a_model_that_does_not_exist_ends_with_one_message(
 def test_an_interrupted_run_says_how_to_go_on_and_leaves_no_process(
     start: Callable[..., Run], tiny_recipe: Path, tmp_path: Path, ending: signal.Signals
 ) -> None:
-    run = start(tiny_recipe, tmp_path / "home")
+    run = start(tiny_recipe, tmp_path / "home", own_server=True)
     run.wait_for("train-iteration 1: complete")
     below = run.descendants()
     run.process.send_signal(ending)

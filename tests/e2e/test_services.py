@@ -41,9 +41,9 @@ def prefect_api(home: Path) -> PrefectApi:
     return PrefectApi(f"{json.loads((home / 'services.json').read_text())['prefect']['url']}/api")
 
 
-def deployments(api: PrefectApi) -> dict[str, dict[str, Any]]:
-    """All of them, by name."""
-    return {one["name"]: one for one in api.post("deployments/filter", {})}
+def deployments(api: PrefectApi) -> set[tuple[str, str]]:
+    """Name and id of all of them; a name is one flow's own."""
+    return {(found["name"], found["id"]) for found in api.post("deployments/filter", {})}
 
 
 def rl_train(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -78,8 +78,8 @@ def test_up_twice_down_and_up_again(home: Path) -> None:
     assert {"prefect", "mlflow", "worker-rl-train", "worker-rl-light"} <= set(records)
     api = prefect_api(home)
     assert httpx.get(f"{records['mlflow']['url']}/health").text == "OK"
-    names = deployments(api).keys()
-    assert {"text", "vision", "mpo"} <= names
+    deployed = deployments(api)
+    assert {"text", "vision", "mpo"} <= {name for name, _ in deployed}
     status = done(home, "status").splitlines()
     assert [line.split()[1] for line in status] == ["running"] * 4
     assert f"export PREFECT_API_URL={api.url}" in done(home, "status", "--env")
@@ -96,14 +96,12 @@ def test_up_twice_down_and_up_again(home: Path) -> None:
 
     again = done(home, "up")
     assert "work pool rl-train created" not in again, "the database was lost"
-    assert deployments(prefect_api(home)).keys() == names
+    assert deployments(prefect_api(home)) == deployed
 
 
 def test_announced_data_starts_the_deployment_that_waits_for_it(home: Path, api: PrefectApi, tmp_path: Path) -> None:
-    of_recipes = {name: one["id"] for name, one in deployments(api).items() if "recipe" in one["parameters"]}
-
     def runs() -> Any:
-        return api.post("flow_runs/filter", {"deployments": {"id": {"any_": [*of_recipes.values()]}}})
+        return api.post("flow_runs/filter", {"flows": {"name": {"any_": ["rl-train"]}}})
 
     assert runs() == []
     api.patch("work_pools/rl-train", {"is_paused": True})  # what starts shall wait, not train
@@ -111,7 +109,7 @@ def test_announced_data_starts_the_deployment_that_waits_for_it(home: Path, api:
         said = done(home, "data", "announce", str(tmp_path))
         assert said == f"announced {tmp_path} to {api.url}\n"
         (run,) = wait_until(runs, "the run that the event starts")
-        assert run["deployment_id"] == of_recipes["text"]
+        assert run["deployment_id"] == api.get("deployments/name/rl-train/text")["id"]
         assert run["parameters"] == {"recipe": "text", "retrain": "when-new"}
         assert run["created_by"]["type"] == "AUTOMATION"
         api.delete(f"flow_runs/{run['id']}")
