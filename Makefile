@@ -97,6 +97,9 @@ bench-diffusion: $(STAMP) ## time diffusion sampling beside a plain pipeline, an
 bench-weight-sync: $(STAMP) ## time a weight sync of SmolLM2 beside the gather alone and memcpy
 	$(BIN)/python -m benchmarks.weight_sync
 
+bench-overhead: $(STAMP) ## what Prefect, MLflow, Ray and checkpoints add to the iterations of a recipe, and waits
+	$(BIN)/python -m benchmarks.overhead --write
+
 TRL_STAMP := .venv-trl/.installed
 
 $(TRL_STAMP): benchmarks/trl-requirements.txt constraints.txt

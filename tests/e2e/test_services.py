@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,29 @@ def test_announced_data_starts_the_deployment_that_waits_for_it(home: Path, api:
         api.delete(f"flow_runs/{run['id']}")
     finally:
         api.patch("work_pools/rl-train", {"is_paused": False})
+
+
+def test_a_schedule_that_is_switched_on_gets_its_runs(api: PrefectApi) -> None:
+    deployment = api.get("deployments/name/rl-train/mpo")
+    (schedule,) = deployment["schedules"]
+    assert not schedule["active"], "a fresh stack trains when it is told to"
+    path = f"deployments/{deployment['id']}/schedules/{schedule['id']}"
+
+    def scheduled() -> Any:
+        ours = {"deployments": {"id": {"any_": [deployment["id"]]}}}
+        return api.post("flow_runs/filter", {**ours, "flow_runs": {"state": {"type": {"any_": ["SCHEDULED"]}}}})
+
+    api.patch(path, {"active": True})
+    try:
+        runs = wait_until(scheduled, "the runs of the schedule")
+    finally:
+        api.patch(path, {"active": False})
+    for run in runs:
+        start = datetime.fromisoformat(run["expected_start_time"])
+        assert (start.strftime("%A %H:%M"), start.utcoffset()) == ("Tuesday 03:00", timedelta(0))
+        assert run["auto_scheduled"]
+        assert run["parameters"] == {"recipe": "mpo", "retrain": "when-new"}
+    assert scheduled() == [], "switched off, it takes its runs back"
 
 
 def test_two_runs_of_the_training_pool_queue(api: PrefectApi) -> None:

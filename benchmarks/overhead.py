@@ -1,0 +1,121 @@
+"""`make bench-overhead`: what a run costs beside its work.
+
+Prefect, MLflow, the checkpoint and what Ray does between the phases, beside the rollouts and training steps of the same
+iterations; the way from the command to the first rollout; and the commands that only answer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from benchmarks.page import machine, table, write_section
+
+ROOT = Path(__file__).resolve().parents[1]
+PHASE = "seconds/"
+ANSWERS = {"rl-train --help": ["--help"], "rl-train run text --dry-run": ["run", "text", "--dry-run"]}
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """Seconds from the end of the iteration before to its own end, and those of its steps' phases."""
+
+    wall_s: float
+    work_s: float
+
+    @property
+    def rest_s(self) -> float:
+        return self.wall_s - self.work_s
+
+
+def main() -> None:
+    """Measure, print, and with --write keep it on the page of benchmarks."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--recipe", default="text")
+    parser.add_argument("--iterations", type=int, default=4)
+    parser.add_argument("--home", type=Path, help="with models that are there already; unset: .rl-train")
+    parser.add_argument("--write", action="store_true", help="write the section of docs/benchmarks.md")
+    options = parser.parse_args()
+    started_s, iterations = train(options.recipe, options.iterations, (options.home or ROOT / ".rl-train").resolve())
+    body = report(options.recipe, started_s, iterations)
+    print(body)
+    if options.write:
+        write_section("Overheads: `make bench-overhead`", body)
+
+
+def train(recipe: str, num_iterations: int, home: Path) -> tuple[float, list[Iteration]]:
+    """A run in a fresh folder of runs. Returns: seconds until the first rollout, and what its iterations took."""
+    with tempfile.TemporaryDirectory() as folder:
+        fresh = Path(folder)
+        (fresh / "models").symlink_to(home / "models")
+        command = [sys.executable, "-m", "flows.cli", "run", recipe, f"training.num_iterations={num_iterations}"]
+        before = time.time()
+        started_s = first_rollout(command, fresh)
+        (run,) = fresh.glob("runs/*")
+        return started_s - before, list(iterations_of(run))
+
+
+def first_rollout(command: list[str], home: Path) -> float:
+    """Run to the end. Returns: when the first rows were generated, those of the baseline."""
+    environment = os.environ | {"RL_TRAIN_HOME": str(home), "PYTHONUNBUFFERED": "1"}
+    seen, started = [], 0.0
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            seen.append(line)
+            if not started and line.split()[1:2] == ["evaluate"]:
+                started = time.time()
+    if process.returncode or not started:
+        raise SystemExit(f"the run ended with code {process.returncode}:\n{''.join(seen)}")
+    return started
+
+
+def iterations_of(run: Path) -> Iterator[Iteration]:
+    """All but the first, whose beginning left no mark."""
+    receipts = sorted((run / "receipts").glob("iteration-*.json"))
+    for before, receipt in pairwise(receipts):
+        steps = [json.loads(line) for line in (run / "steps" / f"{receipt.stem}.jsonl").read_text().splitlines()]
+        work_s = sum(value for step in steps for name, value in step.items() if name.startswith(PHASE))
+        yield Iteration(receipt.stat().st_mtime - before.stat().st_mtime, work_s)
+
+
+def answer_s(arguments: list[str]) -> float:
+    """Median of five, in a process of its own each."""
+    took = []
+    for _ in range(5):
+        before = time.perf_counter()
+        command = [sys.executable, "-m", "flows.cli", *arguments]
+        subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+        took.append(time.perf_counter() - before)
+    return statistics.median(took)
+
+
+def report(recipe: str, started_s: float, iterations: list[Iteration]) -> str:
+    """As Markdown."""
+    rows = [
+        [
+            str(number),
+            *(f"{value:.2f}" for value in (one.wall_s, one.work_s, one.rest_s)),
+            f"{one.rest_s / one.wall_s:.1%}",
+        ]
+        for number, one in enumerate(iterations, start=2)
+    ]
+    heads = ["iteration", "wall s", "rollout and training s", "the rest s", "share of the rest"]
+    waits = [[f"rl-train run {recipe} to the first rollout", f"{started_s:.1f}"]]
+    waits += [[name, f"{answer_s(arguments):.2f}"] for name, arguments in ANSWERS.items()]
+    about = f"Recipe {recipe}; the rest is Prefect, MLflow, the checkpoint and what Ray does between the phases."
+    return f"{about} {machine()}\n\n{table(heads, rows)}\n\n{table(['wait', 'wall s'], waits)}\n"
+
+
+if __name__ == "__main__":
+    main()
