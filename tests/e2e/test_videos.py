@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-import sqlite3
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ from PIL import Image
 
 from tests.e2e.conftest import Run
 from tests.e2e.outcomes import is_trained, logged_metrics, run_folder
+from tests.e2e.prefect_api import PrefectApi
 from tests.models import tiny_videos
 from tests.models.tiny_families import made
 
@@ -44,7 +43,7 @@ def write_prompts(path: Path, wordings: tuple[str, ...], *, with_image: bool) ->
 
 @pytest.mark.parametrize("name", PIPELINES)
 def test_a_tiny_wan_trains_through_the_flow_and_its_videos_are_shown(
-    name: str, start: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, start: Callable[..., Run], tmp_path: Path
 ) -> None:
     model, home, with_image = tmp_path / "model", tmp_path / "home", name == "wan_image"
     made(PIPELINES[name]).save_pretrained(model)
@@ -77,14 +76,13 @@ def test_a_tiny_wan_trains_through_the_flow_and_its_videos_are_shown(
     }
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(yaml.safe_dump(values))
-    monkeypatch.setenv("PREFECT_HOME", str(home / "prefect"))
     run = start(recipe, home)
     assert run.finish() == 0, run.output
     metrics = logged_metrics(home)
     assert len(metrics["grad_norm"]) == 2 and min(metrics["grad_norm"]) > 0 < min(metrics["reward_std"])
     assert is_trained(model, run_folder(home) / "model")
     assert_videos_are_logged(home)
-    assert_sheet_is_shown(home)
+    assert_sheet_is_shown(home, recipe)
 
 
 def assert_videos_are_logged(home: Path) -> None:
@@ -102,9 +100,12 @@ def assert_videos_are_logged(home: Path) -> None:
             assert video.info["duration"] == 1000 / FPS
 
 
-def assert_sheet_is_shown(home: Path) -> None:
+def assert_sheet_is_shown(home: Path, recipe: Path) -> None:
     """In Prefect, the very picture of frames before and after that the run made."""
-    with closing(sqlite3.connect(home / "prefect" / "prefect.db")) as database:
-        ((data,),) = database.execute("select data from artifact where key = 'sample-pictures'").fetchall()
+    of_run = {
+        "flow_runs": {"name": {"any_": [f"rl-train {recipe}"]}},
+        "artifacts": {"key": {"any_": ["sample-pictures"]}},
+    }
+    (artifact,) = PrefectApi(Run.shared_server["PREFECT_API_URL"]).post("artifacts/filter", of_run)
     sheet = run_folder(home) / "samples" / "pictures-final.png"
-    assert base64.b64encode(sheet.read_bytes()).decode() in data
+    assert base64.b64encode(sheet.read_bytes()).decode() in artifact["data"]
