@@ -8,6 +8,7 @@ from typing import Any
 
 from prefect import flow
 from prefect.client.schemas.objects import State
+from prefect.context import FlowRunContext
 from prefect.states import Completed
 
 from flows.approval import ask_for_approval
@@ -35,7 +36,7 @@ def rl_train(
     overrides: Sequence[str] = (),
     profile: str | None = None,
     fresh: bool = False,
-    retrain: Retrain = Retrain.CONTINUE,
+    retrain: Retrain | None = None,
 ) -> ModelReceipt | State[Any]:
     """Train what a recipe says.
 
@@ -45,7 +46,7 @@ def rl_train(
         profile: Where it runs: `cpu`, `one_gpu`, `one_node`, `many_nodes`; unset takes the recipe's own.
         fresh: Forget what an earlier run of the same recipe and data had reached.
         retrain: `continue` goes on where an earlier run was; `when-new` ends at once unless data, code or recipe are
-            new; `always` trains again.
+            new; `always` trains again. Unset is `when-new` in a run that a schedule started, else `continue`.
     """
     from rl_core.trainers.session import close_run, closing_sessions
 
@@ -56,8 +57,8 @@ def rl_train(
         report = validate_data(values)
         cache = prepare_cache(values, report)
         start_from = None
-        if retrain is not Retrain.CONTINUE:
-            news = look_for_news(values, cache, retrain)
+        if (wanted := retrain or usual_retrain()) is not Retrain.CONTINUE:
+            news = look_for_news(values, cache, wanted)
             if not (news.train or fresh):
                 return Completed(name="NothingNew", message=f"{news.reason}; nothing was trained")
             fresh, start_from = fresh or news.fresh, news.start_from
@@ -78,3 +79,10 @@ def rl_train(
 
 if __name__ == "__main__":
     rl_train()
+
+
+def usual_retrain() -> Retrain:
+    """What a run does that was not told. A schedule cannot tell: Prefect empties its parameters when it is resumed."""
+    context = FlowRunContext.get()
+    scheduled = context is not None and context.flow_run is not None and context.flow_run.auto_scheduled
+    return Retrain.WHEN_NEW if scheduled else Retrain.CONTINUE

@@ -59,8 +59,8 @@ class Retrain(StrEnum):
     """What a run does about what was trained before."""
 
     CONTINUE = "continue"
-    """Go on with what the same recipe and data had reached; a run by hand does this."""
+    """Go on with what the same recipe and data had reached; a run by hand does this, unless told otherwise."""
     WHEN_NEW = "when-new"
-    """End at once unless data, code or recipe are new since the newest version; schedules and triggers do this."""
+    """End at once unless data, code or recipe are new since the newest version; what schedules and triggers do."""
     ALWAYS = "always"
     """Train again, whether anything is new or not."""

@@ -137,7 +137,7 @@ def test_a_schedule_that_is_switched_on_gets_its_runs(api: PrefectApi) -> None:
         start = datetime.fromisoformat(run["expected_start_time"])
         assert (start.strftime("%A %H:%M"), start.utcoffset()) == ("Tuesday 03:00", timedelta(0))
         assert run["auto_scheduled"]
-        assert run["parameters"] == {"recipe": "mpo", "retrain": "when-new"}
+        assert run["parameters"] == {"recipe": "mpo"}
     assert scheduled() == [], "switched off, it takes its runs back"
 
 

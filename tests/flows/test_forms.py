@@ -28,6 +28,8 @@ def test_a_deployment_says_what_it_is_and_sets_parameters_that_there_are(deploym
     flow = FLOWS[deployment["entrypoint"].split(":")[1]]
     known = flow.parameters.model_dump()["properties"]
     assert set(deployment["parameters"]) <= set(known)
-    for waiting in [*deployment.get("schedules", ()), *deployment.get("triggers", ())]:
-        flow.validate_parameters(deployment["parameters"] | waiting["parameters"])
+    for trigger in deployment.get("triggers", ()):
+        flow.validate_parameters(deployment["parameters"] | trigger["parameters"])
+    for schedule in deployment.get("schedules", ()):
+        assert "parameters" not in schedule, "they are gone as soon as it is switched on"
     assert deployment["description"] and deployment["tags"]

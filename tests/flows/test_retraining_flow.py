@@ -5,15 +5,18 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 import yaml
 from prefect import flow
 from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import FlowRun
+from prefect.context import FlowRunContext
 from prefect.flow_runs import resume_flow_run
 
 from flows.approval import ask_for_approval, question
-from flows.rl_train import rl_train
+from flows.rl_train import rl_train, usual_retrain
 from rl_core.home import Home
 from rl_core.trainers.session import close_sessions
 from schemas.receipts import Approval, GateReceipt, ScoreChange, VersionReceipt
@@ -50,6 +53,14 @@ def test_a_run_with_nothing_new_ends_at_once_saying_so(home: Home, tmp_path: Pat
     assert state.message is not None
     assert state.message.startswith(f"nothing new since {version.name} v1")
     assert len(list(home.runs.iterdir())) == 1
+
+
+@pytest.mark.parametrize(("scheduled", "does"), [(True, Retrain.WHEN_NEW), (False, Retrain.CONTINUE)])
+def test_only_a_scheduled_run_looks_for_news_unasked(scheduled: bool, does: Retrain) -> None:
+    run = FlowRun(flow_id=uuid4(), auto_scheduled=scheduled)
+    with FlowRunContext.model_construct(flow_run=run):
+        assert usual_retrain() is does
+    assert usual_retrain() is Retrain.CONTINUE, "outside a run"
 
 
 @flow
