@@ -57,6 +57,7 @@ def train(recipe: str, num_iterations: int, home: Path) -> tuple[float, list[Ite
     """A run in a fresh folder of runs. Returns: seconds until the first rollout, and what its iterations took."""
     with tempfile.TemporaryDirectory() as folder:
         fresh = Path(folder)
+        (home / "models").mkdir(parents=True, exist_ok=True)
         (fresh / "models").symlink_to(home / "models")
         command = [sys.executable, "-m", "flows.cli", "run", recipe, f"training.num_iterations={num_iterations}"]
         before = time.time()

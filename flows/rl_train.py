@@ -77,12 +77,12 @@ def rl_train(
             return model
 
 
-if __name__ == "__main__":
-    rl_train()
-
-
 def usual_retrain() -> Retrain:
     """What a run does that was not told. A schedule cannot tell: Prefect empties its parameters when it is resumed."""
     context = FlowRunContext.get()
     scheduled = context is not None and context.flow_run is not None and context.flow_run.auto_scheduled
     return Retrain.WHEN_NEW if scheduled else Retrain.CONTINUE
+
+
+if __name__ == "__main__":
+    rl_train()

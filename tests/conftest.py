@@ -19,6 +19,7 @@ os.environ.update(
     PREFECT_SERVER_ANALYTICS_ENABLED="false",
     DO_NOT_TRACK="1",
     MLFLOW_DISABLE_TELEMETRY="true",
+    MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR="false",
     MPLCONFIGDIR=f"{_SESSION_FOLDER.name}/matplotlib",
     HF_HOME=f"{_SESSION_FOLDER.name}/huggingface",
     HF_HUB_OFFLINE="1",

@@ -1,25 +1,16 @@
 """The report of a file with 1,000 bad rows of ten kinds, wherever a person may look for it."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from rl_core.errors import DataError
 from rl_core.home import Home
+from tests.command import rl_train
 from tests.data.ten_kinds import COUNTS, GOOD, write_ten_kinds
-
-ROOT = Path(__file__).parents[2]
-
-
-def rl_train(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"RL_TRAIN_HOME": str(home), "COLUMNS": "200"}
-    command = [sys.executable, "-m", "flows.cli", *arguments]
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +21,7 @@ def bad_file(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
 
 def test_terminal_shows_counts_by_reason_and_the_first_line_of_each(bad_file, tmp_path: Path) -> None:
     path, first = bad_file
-    done = rl_train(tmp_path, "validate", str(path))
+    done = rl_train(tmp_path, "validate", str(path), COLUMNS="200")
     assert done.returncode == 2
     assert done.stdout.startswith("3000 of 4000 rows are good")
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in done.stdout.splitlines() if "│" in line]
@@ -95,6 +86,8 @@ def test_prefect_and_mlflow_show_it_although_the_rows_are_refused(
     from mlflow import MlflowClient
     from prefect import flow
     from prefect.client.orchestration import get_client
+    from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
+    from prefect.runtime import flow_run
 
     from rl_core.tracking.validation import EXPERIMENT
     from tasks.artifacts import delivered
@@ -106,8 +99,11 @@ def test_prefect_and_mlflow_show_it_although_the_rows_are_refused(
     held_out = tmp_path / "held-out.jsonl"
     held_out.write_text(json.dumps({**GOOD, "prompt": [{"role": "user", "content": "7 + 7"}]}) + "\n")
 
+    checks: list[str] = []  # ids of flow runs: other tests use the same server
+
     @flow
     def check() -> None:
+        checks.append(flow_run.id)
         with delivered():
             validate_data(recipe(path, held_out))
 
@@ -115,7 +111,8 @@ def test_prefect_and_mlflow_show_it_although_the_rows_are_refused(
         check()
 
     with get_client(sync_client=True) as client:
-        found = {one.key: one.data for one in client.read_artifacts() if one.key}
+        only = FlowRunFilter(id=FlowRunFilterId(any_=[UUID(checks[0])]))
+        found = {one.key: one.data for one in client.read_artifacts(flow_run_filter=only)}
     counts = {row["what"]: row["count"] for row in json.loads(str(found["validation"]))}
     assert {reason: int(counts[f"refused: {reason}"]) for reason in COUNTS} == COUNTS
     shown = {row["reason"]: row["row"] for row in reversed(json.loads(str(found["validation-refused-rows"])))}

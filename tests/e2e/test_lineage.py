@@ -2,9 +2,6 @@
 
 import hashlib
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +10,7 @@ from mlflow import MlflowClient
 from rl_core.data.prepared import load_prepared
 from rl_core.tracking.lineage import trace
 from schemas.receipts import EvalReceipt, ModelReceipt
-from tests.e2e.conftest import DEADLINE_S, REPOSITORY
+from tests.command import rl_train
 
 pytestmark = pytest.mark.slow
 
@@ -68,14 +65,6 @@ def test_the_alias_moves_only_when_the_gate_holds(undisturbed: Path) -> None:
     assert receipt.promoted == receipt.gate.passed == (after.accuracy > before.accuracy and decided.confidence >= 0.5)
     aliases = MlflowClient(uri, uri).get_registered_model(receipt.name).aliases
     assert aliases == ({"champion": str(receipt.version)} if receipt.promoted else {})
-
-
-def rl_train(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "flows.cli", *arguments]
-    environment = os.environ | {"RL_TRAIN_HOME": str(home)}
-    return subprocess.run(
-        command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=DEADLINE_S, check=False
-    )
 
 
 def test_a_version_trained_again_has_the_same_weights_and_a_changed_source_is_named(

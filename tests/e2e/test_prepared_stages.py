@@ -6,10 +6,7 @@ What was published is what was trained on, by digest; a run whose worker and flo
 from __future__ import annotations
 
 import hashlib
-import os
 import shlex
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +21,8 @@ from rl_core.data.pair_rows import PairRows
 from rl_core.data.prepared import load_prepared
 from rl_core.data.publish import Sentinel, open_published
 from rl_core.tracking.lineage import Lineage, trace
-from tests.e2e.conftest import DEADLINE_S, REPOSITORY, Run, assert_kills_change_nothing, undisturbed_run
+from tests.command import answer
+from tests.e2e.conftest import Run, assert_kills_change_nothing, undisturbed_run
 from tests.e2e.outcomes import is_trained, run_folder
 
 pytestmark = pytest.mark.slow
@@ -49,25 +47,11 @@ class StageRun:
         return trace(f"sqlite:///{self.home / 'mlflow.db'}", f"rl-train-{self.stage}-prepared", 1)
 
 
-def rl_train(home: Path, *arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "flows.cli", *arguments],
-        cwd=REPOSITORY,
-        env=os.environ | {"RL_TRAIN_HOME": str(home)},
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
 @pytest.fixture(scope="module")
 def prep_commands(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     """The commands that `make-fixture` tells to go on with, by stage."""
     home = tmp_path_factory.mktemp("fixture")
-    told = rl_train(home / "home", "data", "make-fixture", str(home / "fixture")).splitlines()
+    told = answer(home / "home", "data", "make-fixture", str(home / "fixture")).splitlines()
     commands = [shlex.split(line)[1:] for line in told if line.startswith("rl-train prep")]
     return {command[command.index("-c") + 1]: command for command in commands}
 
@@ -80,7 +64,7 @@ def trained(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[StageRun]:
     stage, folder = str(request.param), tmp_path_factory.mktemp(str(request.param))
-    rl_train(folder / "home", *prep_commands[stage])
+    answer(folder / "home", *prep_commands[stage])
     output = Path(prep_commands[stage][-1])
     published = output / "MMPR-v1.2" if stage == "mpo" else output
     published = published if published.is_dir() else output / "vision"

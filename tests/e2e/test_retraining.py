@@ -3,9 +3,6 @@
 Whatever came of it, an older version can be made champion again.
 """
 
-import os
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +11,8 @@ import pytest
 from rl_core.evaluation.runner import read_samples
 from rl_core.tracking.registry import promotions
 from schemas.receipts import GateReceipt
-from tests.e2e.conftest import DEADLINE_S, REPOSITORY, undisturbed_run
+from tests.command import answer
+from tests.e2e.conftest import undisturbed_run
 from tests.e2e.outcomes import assert_identical, weights_in
 
 pytestmark = pytest.mark.slow
@@ -37,21 +35,10 @@ def retrained(tiny_recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> Re
     home = tmp_path_factory.mktemp("retrained")
     with undisturbed_run(tiny_recipe, home, *SHORT):
         (first,) = home.glob("runs/*")
-    rl_train(home, "promote", NAME, "1", "--reason", "for the test")
+    answer(home, "promote", NAME, "1", "--reason", "for the test")
     with undisturbed_run(tiny_recipe, home, *SHORT, "evaluation.max_new_tokens=11"):
         (second,) = set(home.glob("runs/*")) - {first}
     return Retrained(home, first, second)
-
-
-def rl_train(home: Path, *arguments: str) -> str:
-    """What a command says that ends well."""
-    environment = os.environ | {"RL_TRAIN_HOME": str(home)}
-    command = [sys.executable, "-m", "flows.cli", *arguments]
-    done = subprocess.run(
-        command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=DEADLINE_S, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 def test_the_champion_is_evaluated_where_its_record_does_not_count(retrained: Retrained) -> None:
@@ -67,10 +54,10 @@ def test_the_champion_is_evaluated_where_its_record_does_not_count(retrained: Re
 
 def test_after_a_rollback_the_older_version_is_what_champion_means(retrained: Retrained, tmp_path: Path) -> None:
     home = retrained.home
-    rl_train(home, "promote", NAME, "2")
-    said = rl_train(home, "promote", NAME, "1", "--reason", "v2 is rude")
+    answer(home, "promote", NAME, "2")
+    said = answer(home, "promote", NAME, "1", "--reason", "v2 is rude")
     assert said.startswith(f"{NAME} v1 is champion (it was v2); ") and said.endswith(": v2 is rude\n")
     last = promotions(f"sqlite:///{home / 'mlflow.db'}", NAME)[-1]
     assert (last.version, last.over, last.reason) == (1, 2, "v2 is rude")
-    rl_train(home, "export", f"models:/{NAME}@champion", "--to", str(tmp_path / "exported"))
+    answer(home, "export", f"models:/{NAME}@champion", "--to", str(tmp_path / "exported"))
     assert_identical(weights_in(tmp_path / "exported"), weights_in(retrained.first / "model"))

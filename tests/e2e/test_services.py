@@ -4,9 +4,6 @@ The stack of the first test serves the others: an announcement starts a run, and
 """
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -16,18 +13,17 @@ import httpx
 import psutil
 import pytest
 
-from tests.e2e.conftest import REPOSITORY
+from tests.command import answer, rl_train
 from tests.e2e.prefect_api import PrefectApi, wait_until
 
 pytestmark = pytest.mark.slow
-LIMIT_S = 900
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     home = tmp_path_factory.mktemp("services") / "home"
     yield home
-    rl_train(home, "down")
+    rl_train(home, "down", **of(home))
 
 
 @pytest.fixture
@@ -47,18 +43,13 @@ def deployments(api: PrefectApi) -> set[tuple[str, str]]:
     return {(found["name"], found["id"]) for found in api.post("deployments/filter", {})}
 
 
-def rl_train(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"RL_TRAIN_HOME": str(home), "PREFECT_HOME": str(home / "prefect")}
-    command = [sys.executable, "-m", "flows.cli", *arguments]
-    return subprocess.run(
-        command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
-    )
+def of(home: Path) -> dict[str, str]:
+    """Prefect's own folder, which would otherwise be that of the other tests."""
+    return {"PREFECT_HOME": str(home / "prefect")}
 
 
 def done(home: Path, *arguments: str) -> str:
-    result = rl_train(home, *arguments)
-    assert result.returncode == 0, result.stdout + result.stderr
-    return result.stdout
+    return answer(home, *arguments, **of(home))
 
 
 def processes(home: Path) -> list[psutil.Process]:
@@ -92,7 +83,7 @@ def test_up_twice_down_and_up_again(home: Path) -> None:
     assert processes(home)
     done(home, "down")
     assert processes(home) == []
-    stopped = rl_train(home, "status")
+    stopped = rl_train(home, "status", **of(home))
     assert (stopped.returncode, stopped.stdout.strip()) == (1, "nothing runs; rl-train up starts it")
 
     again = done(home, "up")

@@ -1,31 +1,18 @@
 """The command as a person meets it: in a process of its own, by its exit code and what it prints."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.command import rl_train
+
 GOOD: dict[str, Any] = {
     "prompt": [{"role": "user", "content": "1 + 2"}],
     "env_class": "gsm8k",
     "reward_spec": {"method": "rule", "ground_truth": "3"},
 }
-
-
-def rl_train(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "flows.cli", *arguments],
-        cwd=ROOT,
-        env=os.environ | {"RL_TRAIN_HOME": str(home)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
 
 
 def refusal(home: Path, *arguments: str) -> str:

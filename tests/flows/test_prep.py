@@ -12,20 +12,8 @@ from rl_core.data.make_fixture import make_fixture
 from rl_core.data.prep.run import stage_names
 from rl_core.home import Home
 from rl_core.tracking.artifacts import resolve
+from tests.command import REPOSITORY, rl_train
 from tests.e2e.prefect_api import PrefectApi
-
-ROOT = Path(__file__).parents[2]
-
-
-def rl_train(home: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "flows.cli", *arguments],
-        cwd=ROOT,
-        env={**os.environ, "RL_TRAIN_HOME": str(home)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +39,7 @@ def test_prep_builds_registers_and_then_hits_without_mlflow(raw: dict[str, Path]
     )
     second = subprocess.run(
         [sys.executable, "-c", code],
-        cwd=ROOT,
+        cwd=REPOSITORY,
         env={**os.environ, "RL_TRAIN_HOME": str(tmp_path / "home")},
         capture_output=True,
         text=True,
@@ -111,7 +99,7 @@ def test_what_a_person_can_put_right_is_one_message(arguments: list[str], messag
 
 
 def test_every_stage_has_a_deployment() -> None:
-    document = yaml.safe_load((ROOT / "prefect.yaml").read_text())
+    document = yaml.safe_load((REPOSITORY / "prefect.yaml").read_text())
     prepared = {
         entry["name"]: entry["parameters"]["stage"]
         for entry in document["deployments"]
@@ -138,7 +126,7 @@ def test_the_flow_prepares_registers_and_shows_what_it_did(prefect_harness: None
     folders = make_fixture(tmp_path / "fixture", num_rows=6)
     done = subprocess.run(
         [sys.executable, "-c", FLOW, str(folders["text"]), str(tmp_path / "out")],
-        cwd=ROOT,
+        cwd=REPOSITORY,
         env={**os.environ, "RL_TRAIN_HOME": str(home.root), "PREFECT_API_URL": str(url)},
         capture_output=True,
         text=True,
@@ -149,15 +137,16 @@ def test_the_flow_prepares_registers_and_shows_what_it_did(prefect_harness: None
     found = resolve(home.mlflow_uri, "art://omni3/rl/text/data@latest")
     assert (found.version, found.path) == (1, tmp_path / "out" / "manifest.json")
     assert {run_hash for _, run_hash in outcomes} == {found.run_hash}
-    keys = {artifact["key"] for artifact in PrefectApi(str(url)).post("artifacts/filter", {})}
-    assert {"prepared-text", "prepare-text"} <= keys
+    shown = {"artifacts": {"key": {"any_": ["prepared-text", "prepare-text"]}}}
+    keys = {artifact["key"] for artifact in PrefectApi(str(url)).post("artifacts/filter", shown)}
+    assert keys == {"prepared-text", "prepare-text"}
 
 
 def test_the_documented_commands_run_as_written(tmp_path: Path) -> None:
-    section = (ROOT / "docs" / "data.md").read_text().partition("## Preparation")[2]
+    section = (REPOSITORY / "docs" / "data.md").read_text().partition("## Preparation")[2]
     commands = [line for line in section.partition("```bash\n")[2].partition("```")[0].splitlines() if line]
     assert len(commands) == 6
-    environment = {**os.environ, "RL_TRAIN_HOME": str(tmp_path / "home"), "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "RL_TRAIN_HOME": str(tmp_path / "home"), "PYTHONPATH": str(REPOSITORY)}
     for command in commands:
         program, *arguments = command.split()
         assert program == "rl-train"

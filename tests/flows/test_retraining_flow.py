@@ -1,19 +1,17 @@
 """The flow's own decisions, against a Prefect server: nothing to learn ends at once, and a person is asked."""
 
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 import yaml
 from prefect import flow
-from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import FlowRun
 from prefect.context import FlowRunContext
 from prefect.flow_runs import resume_flow_run
+from prefect.settings import PREFECT_API_URL
 
 from flows.approval import ask_for_approval, question
 from flows.rl_train import rl_train, usual_retrain
@@ -21,6 +19,7 @@ from rl_core.home import Home
 from rl_core.trainers.session import close_sessions
 from schemas.receipts import Approval, GateReceipt, ScoreChange, VersionReceipt
 from schemas.registration import RegistrationConfig, Retrain
+from tests.e2e.prefect_api import PrefectApi, wait_until
 from tests.made_runs import make_run, recipe_of, register
 
 PATIENCE_S = 120
@@ -69,16 +68,12 @@ def asks() -> Approval:
     return ask_for_approval(RegistrationConfig(approval=True), VERSION, GATE)
 
 
-def paused_run() -> Any:
+def paused_run() -> UUID:
     """The id of the flow run that waits."""
-    end = time.monotonic() + PATIENCE_S
-    while time.monotonic() < end:
-        with get_client(sync_client=True) as client:
-            waiting = [run for run in client.read_flow_runs() if run.state and run.state.is_paused()]
-        if waiting:
-            return waiting[0].id
-        time.sleep(0.3)
-    raise AssertionError("no run waits")
+    api = PrefectApi(str(PREFECT_API_URL.value()))
+    paused = {"flow_runs": {"state": {"type": {"any_": ["PAUSED"]}}}}
+    (run,) = wait_until(lambda: api.post("flow_runs/filter", paused), "a run that waits", PATIENCE_S)
+    return UUID(run["id"])
 
 
 @pytest.mark.parametrize(("promote", "verb"), [(True, "approved"), (False, "refused")])
