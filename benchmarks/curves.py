@@ -21,7 +21,6 @@ from matplotlib.figure import Figure
 from mlflow import MlflowClient
 
 IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
-SAMPLED = "reward_mean"
 
 
 @dataclass(frozen=True)
@@ -36,6 +35,13 @@ class Comparison:
     """MLflow's name of the score."""
     title: str
     picture: Path
+    sampled: str = "reward_mean"
+    """MLflow's name of the sampled reward."""
+
+
+def _tree(rewrites: int, pictures: int) -> tuple[str, ...]:
+    """So many rewrites of a prompt and pictures of each; every variant draws as many pictures as the others."""
+    return f"rollout.samples_per_prompt={rewrites}", f"tracks.images.samples_per_rewrite={pictures}"
 
 
 COMPARISONS = {
@@ -61,14 +67,15 @@ COMPARISONS = {
     ),
     "pe": Comparison(
         {
-            "text": (),
-            "images": ("tracks.text.train=false", "tracks.images.train=true"),
-            "both": ("tracks.images.train=true",),
+            "text": _tree(8, 1),
+            "images": ("tracks.text.train=false", "tracks.images.train=true", *_tree(1, 8)),
+            "both": ("tracks.images.train=true", *_tree(4, 2)),
         },
-        ("evaluation.eval_every=1",),
+        ("training.num_iterations=2", "training.steps_per_iteration=6", "training.prompts_per_step=16"),
         "eval/judge_independent",
         "Held-out score of the judge that was not trained on",
         IMAGES / "pe-track-curves.png",
+        "images/reward_mean",
     ),
     "unified": Comparison(
         {"text": ("unified.images.weight=0",), "images": ("unified.text.weight=0",), "both": ()},
@@ -76,6 +83,7 @@ COMPARISONS = {
         "eval/judge_independent",
         "Held-out score of the judge that was not trained on",
         IMAGES / "unified-track-curves.png",
+        "images/reward_mean",
     ),
 }
 
@@ -108,7 +116,7 @@ def learnt(recipe: str, variant: str, client: MlflowClient) -> Learnt:
     found = client.search_runs(experiments, wanted, order_by=["attributes.start_time DESC"], max_results=1)
     if not found:
         raise LookupError(f"MLflow has no run with {wanted}")
-    names = (SAMPLED, COMPARISONS[recipe].held_out)
+    names = (COMPARISONS[recipe].sampled, COMPARISONS[recipe].held_out)
     histories = [client.get_metric_history(found[0].info.run_id, name) for name in names]
     return Learnt(*(sorted({point.step: point.value for point in history}.items()) for history in histories))
 

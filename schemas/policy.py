@@ -64,7 +64,8 @@ class ModelConfig(Section):
 
     path: str
     """A local folder, a Hugging Face id (`name` or `name@revision`), or one that needs no hub:
-    `embedded:smollm2-135m-instruct`, `embedded:tiny-vlm`, `embedded:tiny-sd3`, `embedded:tiny-unified`."""
+    `embedded:smollm2-135m-instruct`, `embedded:smollm2-enhancer`, `embedded:tiny-vlm`, `embedded:tiny-sd3`,
+    `embedded:tiny-unified`."""
     frozen: list[ModelPart] | None = None
     """Parts of a vision-language model that are not trained and get no adapters; unset freezes the vision tower."""
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)

