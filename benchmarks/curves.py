@@ -79,7 +79,7 @@ COMPARISONS = {
     ),
     "unified": Comparison(
         {"text": ("unified.images.weight=0",), "images": ("unified.text.weight=0",), "both": ()},
-        ("evaluation.eval_every=1",),
+        ("training.num_iterations=2", "training.steps_per_iteration=6"),
         "eval/judge_independent",
         "Held-out score of the judge that was not trained on",
         IMAGES / "unified-track-curves.png",
