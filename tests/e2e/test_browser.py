@@ -91,12 +91,6 @@ def test_prefect_shows_the_graph_and_the_log(shown: Shown, browser: Browser, tmp
     assert [name for name in ("evaluate baseline", "train-iteration 3/3") if name not in browser.text()] == []
 
 
-def test_prefect_shows_the_artifacts(shown: Shown, browser: Browser, tmp_path: Path) -> None:
-    browser.open(f"{shown.prefect}?tab=Artifacts", "document.body.innerText.includes('reward-curve')")
-    assert [key for key in ("validation", "cache", "evaluation", "samples", "comparison") if key not in browser.text()] == []
-    picture(browser, "prefect-artifacts", tmp_path)
-
-
 def test_mlflow_shows_curves_and_samples(shown: Shown, browser: Browser, tmp_path: Path) -> None:
     browser.open(shown.mlflow, "document.body.innerText.includes('reward_mean')")
     assert "tiny" in browser.text()
