@@ -49,15 +49,20 @@ def _held_out(one: EvalReceipt, score: str) -> Point:
 
 def first_curves(record: RunRecord) -> list[Markup]:
     """Charts of the metrics that matter most, as far as the run has them."""
-    return [_chart(record.steps, name) for name in _varying(record.steps) if name in SHOWN_FIRST]
+    return [_chart(record.steps, name) for name in _varying(record.steps) if _is_shown_first(name)]
 
 
 def further_curves(record: RunRecord) -> list[Markup]:
     """Charts of every other metric that changed during the run."""
     curve = curve_of(record.recipe.domain)
-    left_out = {"step", curve.mean, curve.spread, *SHOWN_FIRST}
+    left_out = {"step", curve.mean, curve.spread}
     names = [name for name in _varying(record.steps) if name not in left_out and not name.startswith(SECONDS)]
-    return [_chart(record.steps, name) for name in names]
+    return [_chart(record.steps, name) for name in names if not _is_shown_first(name)]
+
+
+def _is_shown_first(name: str) -> bool:
+    """Of the run, or of any of its tracks: `text/entropy`."""
+    return name.rpartition("/")[2] in SHOWN_FIRST
 
 
 def _chart(steps: Sequence[Mapping[str, float]], name: str) -> Markup:

@@ -14,8 +14,9 @@ from prefect.logging import disable_run_logger
 from rl_core.errors import StorageError
 from rl_core.home import Home
 from rl_core.reporting.compare import compare_page, compare_runs, differing_settings
+from rl_core.reporting.curves import first_curves, further_curves
 from rl_core.reporting.report import write_report
-from rl_core.reporting.run_record import find_run
+from rl_core.reporting.run_record import RunRecord, find_run
 from rl_core.trainers.session import close_sessions
 from schemas.receipts import Approval
 from tasks import write_report as write_report_task
@@ -109,6 +110,15 @@ def test_a_report_holds_everything_and_stands_by_itself(home: Home, runs: list[M
         assert shown in text, shown
     assert "<b>question" not in text, "what a row says is text, never markup"
     assert "&lt;b&gt;question" in text
+
+
+def test_what_a_person_looks_at_first_comes_first_of_every_track(runs: list[MadeRun]):
+    record = RunRecord(runs[0].folder)
+    names = ("text/entropy", "images/grad_norm", "images/reward/judge/mean")
+    vars(record)["steps"] = [{"step": 1, **dict.fromkeys(names, 0.5)}, {"step": 2, **dict.fromkeys(names, 0.25)}]
+    first, further = "".join(first_curves(record)), "".join(further_curves(record))
+    assert [name in first for name in names] == [True, True, False]
+    assert [name in further for name in names] == [False, False, True]
 
 
 def test_pictures_asked_about_and_made_are_shown_small(home: Home, runs: list[MadeRun], tmp_path: Path):
