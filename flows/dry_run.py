@@ -65,10 +65,12 @@ def device_plan(recipe: Recipe) -> str:
     where = placement.ray_address or "a private Ray cluster"
     sizes = {"weights": placement.tp_size, "sequences": placement.sp_size}
     shared = "".join(f", {size} share {what}" for what, size in sizes.items() if size > 1)
-    sampling = f", {placement.rollout_devices} only sample" if placement.rollout_devices else ""
+    drawing = recipe.tracks.images.num_devices if recipe.tracks else 0
+    parts = {"sample": placement.rollout_devices, "draw": drawing}
+    alone = "".join(f", {devices} only {does}" for does, devices in parts.items() if devices)
     return (
-        f"{placement.num_devices} {placement.device} worker(s){sampling}{shared} on {where}; {rows} rows a step, "
-        f"{rows // placement.num_replicas} a replica, in micro-batches of {placement.micro_batch_size}"
+        f"{placement.num_devices} {placement.device} worker(s){alone}{shared} on {where}; {rows} rows a step, "
+        f"{rows // recipe.writing.placement.num_replicas} a replica, in micro-batches of {placement.micro_batch_size}"
     )
 
 

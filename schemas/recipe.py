@@ -130,11 +130,28 @@ class Recipe(Section):
     placement: PlacementConfig = PlacementConfig()
 
     @model_validator(mode="after")
+    def _each_track_has_devices(self) -> "Recipe":
+        drawing, devices = self._drawing_devices, self.placement.num_devices
+        if drawing >= devices:
+            raise ValueError(
+                f"tracks.images.num_devices = {drawing} of placement.num_devices = {devices} leaves none to the "
+                f"language model; use 0 to {devices - 1}"
+            )
+        rewrites = self.training.prompts_per_step * self.rollout.samples_per_prompt
+        if drawing and rewrites % drawing:
+            raise ValueError(
+                f"prompts_per_step x samples_per_prompt = {rewrites} rewrites do not divide into "
+                f"tracks.images.num_devices = {drawing} equal parts"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _batches_divide(self) -> "Recipe":
         rows = self.training.prompts_per_step * self.rows_per_prompt
-        replicas = self.placement.num_replicas
-        name = self.placement.train_devices_name
-        name = name if replicas == self.placement.train_devices else f"{name} / (tp_size x sp_size)"
+        placed = self.writing.placement
+        replicas, name = placed.num_replicas, placed.train_devices_name
+        name = "(num_devices - tracks.images.num_devices)" if self._drawing_devices else name
+        name = name if replicas == placed.train_devices else f"{name} / (tp_size x sp_size)"
         parts = self.training.num_mini_batches * replicas
         if rows % parts:
             raise ValueError(
@@ -237,17 +254,28 @@ class Recipe(Section):
     def images(self) -> "Recipe":
         """The job of what draws, by itself: this recipe, or that of the track or stage `images`."""
         if self.tracks is not None:
-            track = self.tracks.images
-            return self.model_copy(
-                update={name: getattr(track, name) for name in ("model", "lora", "fsdp", "optimizer", "scheduler")}
-                | self._painting(track.samples_per_rewrite, track.micro_batch_size, track.algorithm)
-            )
+            track, kept = self.tracks.images, ("model", "lora", "fsdp", "optimizer", "scheduler")
+            job = self._painting(track.samples_per_rewrite, track.micro_batch_size, track.algorithm)
+            if track.num_devices:
+                job["placement"] = job["placement"].model_copy(update={"num_devices": track.num_devices})
+            return self.model_copy(update={name: getattr(track, name) for name in kept} | job)
         if self.unified is not None:
             stage = self.unified.images
             return self.model_copy(
                 update=self._painting(stage.samples_per_plan, stage.micro_batch_size, stage.algorithm)
             )
         return self
+
+    @property
+    def writing(self) -> "Recipe":
+        """The job of what writes, by itself: this recipe, on the devices that the track `images` leaves it."""
+        left = self.placement.num_devices - self._drawing_devices
+        return self.model_copy(update={"placement": self.placement.model_copy(update={"num_devices": left})})
+
+    @property
+    def _drawing_devices(self) -> int:
+        """Devices that the track `images` has to itself."""
+        return self.tracks.images.num_devices if self.tracks else 0
 
     def _painting(self, num_samples: int, micro_batch_size: int, algorithm: dict[str, Any]) -> dict[str, Any]:
         """What the job of a track `images` has of its own, whoever draws."""

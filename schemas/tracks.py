@@ -77,6 +77,8 @@ class ImagesTrack(Section):
     """Its learning rate over optimiser steps."""
     micro_batch_size: int = Field(default=8, ge=1)
     """Pictures that run forward together in training."""
+    num_devices: int = Field(default=0, ge=0)
+    """Those of `placement.num_devices` that it has to itself; with 0 both models share them all."""
 
     @field_validator("template")
     @classmethod

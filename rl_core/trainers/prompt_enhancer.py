@@ -32,11 +32,14 @@ ORIGINAL = "original_"
 
 
 class PromptEnhancerTrainer(Trainer):
-    """RL on a language model and a diffusion model that share their processes, wired as in their own domains."""
+    """RL on a language model and a diffusion model, wired as in their own domains.
+
+    They share processes, or have devices of their own (`tracks.images.num_devices`).
+    """
 
     def __init__(self, recipe: Recipe, source_model: str, items: Sequence[dict[str, Any]]) -> None:
         super().__init__(recipe, source_model, items)
-        self.writer = TextTrainer(recipe, source_model, items)
+        self.writer = TextTrainer(recipe.writing, source_model, items)
         painted = recipe.images
         self.painter = DiffusionTrainer(painted, locate(painted.model.path, Home.default().models), items)
         self._drawn: DataProtoRef | None = None
@@ -55,10 +58,16 @@ class PromptEnhancerTrainer(Trainer):
         return (*keys, ORIGINAL + "reward", *(ORIGINAL + key for key in keys))
 
     def build(self) -> None:
-        """One block; pictures are scored before rewrites, so their track comes first."""
+        """One block, or within it one of each model. Pictures are scored before rewrites, so their track is first."""
         with placement(self.pool) as whole:
-            self.writer.wire()
-            self.painter.wire()
+            if self.config.images.num_devices:
+                for trainer in (self.writer, self.painter):
+                    share = trainer.recipe.placement.num_devices / self.recipe.placement.num_devices
+                    with placement(self.pool, fraction=share):
+                        trainer.wire()
+            else:
+                self.writer.wire()
+                self.painter.wire()
         self.groups = [whole]
         text, images = self.writer.tracks[TEXT], self.painter.tracks[IMAGES]
         text.learns, images.learns = self.config.text.train, self.config.images.train

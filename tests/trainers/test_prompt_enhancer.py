@@ -31,7 +31,9 @@ class Job:
     model_dir: Path
     pipeline_dir: Path
 
-    def recipe(self, *, text: bool = True, images: bool = True, num_devices: int = 1) -> Recipe:
+    def recipe(
+        self, *, text: bool = True, images: bool = True, num_devices: int = 1, drawing_devices: int = 0
+    ) -> Recipe:
         return Recipe.model_validate(
             {
                 "name": "enhancer",
@@ -53,6 +55,7 @@ class Job:
                         "algorithm": {"name": "flow_grpo", "kl": {"coef": 0.0}},
                         "template": "a photo of {rewrite}",
                         "samples_per_rewrite": NUM_PICTURES,
+                        "num_devices": drawing_devices,
                     },
                 },
                 "training": {
@@ -150,6 +153,22 @@ def assert_equal(one: dict[str, Tensor], other: dict[str, Tensor], atol: float =
     assert one.keys() == other.keys()
     for name, value in one.items():
         torch.testing.assert_close(value, other[name], atol=atol, rtol=0, msg=lambda text, n=name: f"{n}: {text}")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("ray_cluster")
+def test_models_on_devices_of_their_own_learn_and_judge_as_on_one(job: Job) -> None:
+    apart, together = job.start(num_devices=2, drawing_devices=1), job.start()
+    try:
+        one, other = ({pid for group in trainer.groups for pid in group.pids()} for trainer in (apart, together))
+        assert (len(one), len(other)) == (2, 1)
+        for trainer in (apart, together):
+            trainer.step()
+        assert_equal(weights(apart), weights(together))
+        assert_evaluation(apart)
+    finally:
+        apart.close()
+        together.close()
 
 
 @pytest.mark.slow
