@@ -56,14 +56,18 @@ class Ranks:
         for rank in range(world_size):
             if not self._pipes[rank].poll(TIMEOUT_S):
                 # A late answer must not be taken for the next job's.
-                self._stop(patience_s=0)
-                self._start()
+                self._restart()
                 raise TimeoutError(f"rank {rank} of {world_size} did not answer within {TIMEOUT_S} s")
             answers.append(self._pipes[rank].recv())
-        for done, answer in answers:
-            if not done:
-                raise RuntimeError(f"a rank failed:\n{answer}")
+        if failures := [answer for done, answer in answers if not done]:
+            # Ranks that did not meet count their groups differently from then on, and would never meet again.
+            self._restart()
+            raise RuntimeError(f"a rank failed:\n{failures[0]}")
         return [answer for _, answer in answers]
+
+    def _restart(self) -> None:
+        self._stop(patience_s=0)
+        self._start()
 
 
 def free_port() -> int:
