@@ -65,8 +65,7 @@ def device_plan(recipe: Recipe) -> str:
     where = placement.ray_address or "a private Ray cluster"
     sizes = {"weights": placement.tp_size, "sequences": placement.sp_size}
     shared = "".join(f", {size} share {what}" for what, size in sizes.items() if size > 1)
-    drawing = recipe.tracks.images.num_devices if recipe.tracks else 0
-    parts = {"sample": placement.rollout_devices, "draw": drawing}
+    parts = {"sample": placement.rollout_devices, "draw": recipe.drawing_devices}
     alone = "".join(f", {devices} only {does}" for does, devices in parts.items() if devices)
     return (
         f"{placement.num_devices} {placement.device} worker(s){alone}{shared} on {where}; {rows} rows a step, "

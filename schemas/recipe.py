@@ -131,7 +131,7 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _each_track_has_devices(self) -> "Recipe":
-        drawing, devices = self._drawing_devices, self.placement.num_devices
+        drawing, devices = self.drawing_devices, self.placement.num_devices
         if drawing >= devices:
             raise ValueError(
                 f"tracks.images.num_devices = {drawing} of placement.num_devices = {devices} leaves none to the "
@@ -150,7 +150,7 @@ class Recipe(Section):
         rows = self.training.prompts_per_step * self.rows_per_prompt
         placed = self.writing.placement
         replicas, name = placed.num_replicas, placed.train_devices_name
-        name = "(num_devices - tracks.images.num_devices)" if self._drawing_devices else name
+        name = "(num_devices - tracks.images.num_devices)" if self.drawing_devices else name
         name = name if replicas == placed.train_devices else f"{name} / (tp_size x sp_size)"
         parts = self.training.num_mini_batches * replicas
         if rows % parts:
@@ -269,11 +269,11 @@ class Recipe(Section):
     @property
     def writing(self) -> "Recipe":
         """The job of what writes, by itself: this recipe, on the devices that the track `images` leaves it."""
-        left = self.placement.num_devices - self._drawing_devices
+        left = self.placement.num_devices - self.drawing_devices
         return self.model_copy(update={"placement": self.placement.model_copy(update={"num_devices": left})})
 
     @property
-    def _drawing_devices(self) -> int:
+    def drawing_devices(self) -> int:
         """Devices that the track `images` has to itself."""
         return self.tracks.images.num_devices if self.tracks else 0
 

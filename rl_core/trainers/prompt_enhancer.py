@@ -60,7 +60,7 @@ class PromptEnhancerTrainer(Trainer):
     def build(self) -> None:
         """One block, or within it one of each model. Pictures are scored before rewrites, so their track is first."""
         with placement(self.pool) as whole:
-            if self.config.images.num_devices:
+            if self.recipe.drawing_devices:
                 for trainer in (self.writer, self.painter):
                     share = trainer.recipe.placement.num_devices / self.recipe.placement.num_devices
                     with placement(self.pool, fraction=share):

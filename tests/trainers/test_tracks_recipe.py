@@ -14,13 +14,13 @@ from rl_core.trainers.run_plan import starting_from
 from schemas.recipe import Domain
 
 
-def apart(all_devices: int, drawing: int, prompts: int) -> list[str]:
-    """Overrides that give the diffusion model devices of its own."""
+def apart(drawing: int, prompts: int) -> list[str]:
+    """Overrides that give the diffusion model so many of four devices to itself, with eight rewrites of each prompt."""
     return [
-        f"placement.num_devices={all_devices}",
+        "placement.num_devices=4",
         f"tracks.images.num_devices={drawing}",
         f"training.prompts_per_step={prompts}",
-        "rollout.samples_per_prompt=8" if prompts == 1 else "rollout.samples_per_prompt=6",
+        "rollout.samples_per_prompt=8",
     ]
 
 
@@ -42,13 +42,9 @@ def apart(all_devices: int, drawing: int, prompts: int) -> list[str]:
         ("pe", ["tracks.images.algorithm.name=grop"], r"unknown algorithm 'grop'"),
         ("pe", ["rewards=[]"], r"name at least one scorer"),
         ("pe", ["diffusion.num_frames=9"], r"the domain pe draws pictures; set 1"),
-        (
-            "pe",
-            ["tracks.images.num_devices=1"],
-            r"num_devices = 1 of placement.num_devices = 1 leaves none to",
-        ),
-        ("pe", apart(4, 3, prompts=1), r"8 rewrites do not divide into tracks.images.num_devices = 3 equal parts"),
-        ("pe", apart(4, 1, prompts=8), r"multiple of \(num_devices - tracks.images.num_devices\) = 3"),
+        ("pe", ["tracks.images.num_devices=1"], r"num_devices = 1 of placement.num_devices = 1 leaves none to"),
+        ("pe", apart(3, prompts=1), r"8 rewrites do not divide into tracks.images.num_devices = 3 equal parts"),
+        ("pe", apart(1, prompts=8), r"64 rows do not divide into .*\(num_devices - tracks.images.num_devices\) = 3"),
     ],
 )
 def test_a_recipe_that_cannot_work_is_refused(recipe: str, overrides: list[str], message: str):
@@ -77,11 +73,11 @@ def test_the_job_of_the_images_has_its_own_model_and_the_recipes_sampling():
 
 
 def test_each_job_has_its_own_devices_where_the_recipe_says_so():
-    together, split = load_recipe("pe", ["placement.num_devices=4"]), load_recipe("pe", apart(4, 1, prompts=6))
+    together, split = load_recipe("pe", ["placement.num_devices=4"]), load_recipe("pe", apart(1, prompts=6))
     assert [job.placement.num_devices for job in (together.writing, together.images)] == [4, 4]
     assert [job.placement.num_devices for job in (split.writing, split.images)] == [3, 1]
     assert split.images.placement.micro_batch_size == together.images.placement.micro_batch_size
-    assert device_plan(split).startswith("4 cpu worker(s), 1 only draw on a private Ray cluster; 36 rows a step, 12 a")
+    assert device_plan(split).startswith("4 cpu worker(s), 1 only draw on a private Ray cluster; 48 rows a step, 16 a")
 
 
 def test_an_enhancer_goes_on_from_all_that_was_registered(tmp_path: Path):
