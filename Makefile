@@ -110,5 +110,8 @@ $(TRL_STAMP): benchmarks/trl-requirements.txt constraints.txt
 bench-trl: $(STAMP) $(TRL_STAMP) ## time a GRPO step beside TRL's, which gets an environment of its own: STEPS=3
 	$(BIN)/python -m benchmarks.trl --steps $(STEPS) --write
 
+bench-scaling: $(STAMP) ## time and memory of a step as samples, tokens, prompts, ranks and model grow
+	$(BIN)/python -m benchmarks.scaling --write
+
 curves: $(STAMP) ## train GRPO, DAPO, RLOO and GSPO on SmolLM2 and draw their rewards (about 20 minutes, idle machine)
 	$(BIN)/python -m benchmarks.curves

@@ -1,14 +1,17 @@
-"""Our side of `make bench-trl`: backend, rollout engine and stack of the recipe `text`, in one process.
+"""Our side of `make bench-trl` and `make bench-scaling`: backend, rollout engine and stack of the recipe `text`.
 
-Takes and gives what `trl_peer` does: a line on standard input is a step, its figures a line of JSON.
+Takes and gives what `trl_peer` does: a line on standard input is a step, its figures a line of JSON. With `ranks`, as
+many processes share the prompts and the threads, and the first one answers.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -68,7 +71,7 @@ def recipe_of(settings: dict[str, Any]) -> Recipe:
 class Side:
     """Everything of one worker."""
 
-    def __init__(self, recipe: Recipe, source: str, *, forced: bool) -> None:
+    def __init__(self, recipe: Recipe, source: str, rank_info: RankInfo, *, forced: bool) -> None:
         algorithm_cls, config = algorithms.resolve(recipe.algorithm, "algorithm")
         self.algorithm = algorithm_cls(config)
         self.backend = FSDPBackend(
@@ -80,7 +83,7 @@ class Side:
             total_steps=1000,
             seed=recipe.seed,
             with_reference=self.algorithm.needs_reference,
-            rank_info=RankInfo(0, 1, "cpu", 1),
+            rank_info=rank_info,
         )
         engine_cls = Forced if forced else RolloutEngine
         self.engine = engine_cls(
@@ -122,22 +125,58 @@ def peak_bytes() -> int:
     return int(found[1]) * 1024
 
 
-def main() -> None:
-    """Answer lines with steps until there are no more."""
-    out = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print is not for the other side
-    settings = json.loads(sys.argv[1])
-    torch.set_num_threads(settings["threads"])
-    make = ItemMaker()
+def serve(rank: int, settings: dict[str, Any], meeting: str, answers: int | None) -> None:
+    """Be one rank: take a step whenever the first one is told to, until it is told no more."""
+    num_ranks = settings["ranks"]
+    torch.set_num_threads(settings["threads"] // num_ranks)
+    store = dist.FileStore(meeting, num_ranks)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=num_ranks)
+    make, size = ItemMaker(), settings["num_prompts"] // num_ranks
     rows = [json.loads(line) for line in Path(settings["prompts"]).read_text().splitlines()]
     items = [make(row["row"], f"row {number}") for number, row in enumerate(rows)]
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    side = Side(recipe_of(settings), settings["model"], forced=settings["forced"])
-    print(json.dumps({"ready": {}}), file=out, flush=True)
-    size = settings["num_prompts"]
-    for number, _ in enumerate(sys.stdin):
-        print(json.dumps(side.step(items[number * size : (number + 1) * size], number)), file=out, flush=True)
+    info = RankInfo(rank, num_ranks, "cpu", settings["threads"] // num_ranks)
+    side = Side(recipe_of(settings), settings["model"], info, forced=settings["forced"])
+    _answer(answers, {"ready": {}})
+    for number in itertools.count():
+        told = [rank > 0 or bool(sys.stdin.readline())]
+        dist.broadcast_object_list(told)
+        if not told[0]:
+            break
+        start = (number * num_ranks + rank) * size
+        every: list[Any] = [None] * num_ranks
+        dist.all_gather_object(every, side.step(items[start : start + size], number))
+        _answer(answers, _together(every))
     dist.destroy_process_group()
+
+
+def _together(every: list[dict[str, Any]]) -> dict[str, Any]:
+    """The slowest rank's times; tokens and memory of all."""
+    sums = {name: sum(one[name] for one in every) for name in ("tokens", "peak_bytes")}
+    times = {name: max(one[name] for one in every) for name in ("generate", "train", "step")}
+    return {**times, **sums, "reward": sum(one["reward"] for one in every) / len(every)}
+
+
+def _answer(descriptor: int | None, said: dict[str, Any]) -> None:
+    if descriptor is not None:
+        os.write(descriptor, f"{json.dumps(said)}\n".encode())
+
+
+def main() -> None:
+    """Answer lines with steps until there are no more."""
+    answers = os.dup(1)
+    os.dup2(2, 1)  # what libraries print is not for the other side
+    settings = {"ranks": 1} | json.loads(sys.argv[1])
+    with tempfile.TemporaryDirectory() as folder:
+        meeting = str(Path(folder) / "meeting")
+        others = torch.multiprocessing.get_context("spawn")
+        siblings = [
+            others.Process(target=serve, args=(rank, settings, meeting, None)) for rank in range(1, settings["ranks"])
+        ]
+        for sibling in siblings:
+            sibling.start()
+        serve(0, settings, meeting, answers)
+        for sibling in siblings:
+            sibling.join()
 
 
 if __name__ == "__main__":

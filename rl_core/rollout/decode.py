@@ -17,6 +17,8 @@ from rl_core.models.media import PromptMedia
 
 BLOCK_WORDS = 256
 """Words of the vocabulary that are first drawn together."""
+ROWS_IN_CACHE = 8
+"""Rows of the vocabulary that are drawn from at once on a CPU."""
 
 
 class StopReason(StrEnum):
@@ -83,6 +85,8 @@ def decode(
 
     Args: policy: a CausalLMPolicy whose parameters are gathered. requests: token ids, ragged.
     """
+    from rl_core.rollout.growing_cache import grow
+
     model = policy.language_model
     prompts = [request.token_ids for request in requests]
     counts_P = torch.tensor([request.num_replies for request in requests], device=device)
@@ -95,8 +99,7 @@ def decode(
     output = model.model(**inputs, use_cache=True)
     cache = output.past_key_values
     hidden = output.last_hidden_state[:, -1].repeat_interleave(counts_P, 0)
-    if bool((counts_P > 1).any()):
-        cache.batch_repeat_interleave(counts_P)
+    grow(cache, counts_P)
     attention = attention_BP.repeat_interleave(counts_P, 0)
     # Positions may have several axes; they agree at the last token, which is text.
     last = inputs["position_ids"][..., -1].reshape(-1, len(prompts))[0].repeat_interleave(counts_P)
@@ -108,7 +111,7 @@ def decode(
     rows = torch.arange(len(replies), device=device)
     eos = torch.tensor(sampling.eos_ids, device=device)
     for step in range(int(limits_P.max())):
-        tokens_R, log_probs_R = _draw(policy.choices(model.lm_head(hidden)).float(), sampling.temperature, generator)
+        tokens_R, log_probs_R = _draw(policy.choices(model.lm_head(hidden)), sampling.temperature, generator)
         for row, token, log_prob in zip(rows.tolist(), tokens_R.tolist(), log_probs_R.tolist(), strict=True):
             replies[row].token_ids.append(token)
             replies[row].log_probs.append(log_prob)
@@ -139,23 +142,32 @@ def positions_of(attention: Tensor) -> Tensor:
 
 
 def _draw(logits_RV: Tensor, temperature: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """A token of each row and its log-probability. The logits are overwritten."""
+    """A token of each row and its log-probability."""
+    random_R1 = torch.rand(len(logits_RV), 1, generator=generator, device=logits_RV.device, dtype=torch.float64)
+    # A processor's cache holds a few rows; all together would come from memory, and be given back to the system.
+    size = ROWS_IN_CACHE if logits_RV.device.type == "cpu" else len(logits_RV)
+    parts = zip(logits_RV.split(size), random_R1.split(size), strict=True)
+    drawn = [_draw_rows(part_RV.float(), temperature, random) for part_RV, random in parts]
+    return torch.cat([tokens for tokens, _ in drawn]), torch.cat([log_probs for _, log_probs in drawn])
+
+
+def _draw_rows(logits_RV: Tensor, temperature: float, random_R1: Tensor) -> tuple[Tensor, Tensor]:
     highest_R1 = logits_RV.amax(-1, keepdim=True)
-    weights_RV = logits_RV.sub_(highest_R1).div_(temperature or 1.0).exp_()
-    tokens_R = _pick(weights_RV, generator) if temperature else weights_RV.argmax(-1)
+    weights_RV = logits_RV.sub(highest_R1).div_(temperature or 1.0).exp_()
+    tokens_R = _pick(weights_RV, random_R1) if temperature else weights_RV.argmax(-1)
     shares_R = weights_RV.gather(-1, tokens_R[:, None])[:, 0] / weights_RV.sum(-1)
     return tokens_R, shares_R.log()
 
 
-def _pick(weights_RV: Tensor, generator: torch.Generator) -> Tensor:
+def _pick(weights_RV: Tensor, random_R1: Tensor) -> Tensor:
     """Columns drawn in proportion to the weights, by one random number a row.
 
     `multinomial` would draw one for every word of the vocabulary. First the block of columns is found, then the column.
     """
     short = -weights_RV.shape[1] % BLOCK_WORDS
-    blocks_RKW = torch.nn.functional.pad(weights_RV, (0, short)).unflatten(1, (-1, BLOCK_WORDS))
+    whole_RV = torch.nn.functional.pad(weights_RV, (0, short)) if short else weights_RV
+    blocks_RKW = whole_RV.unflatten(1, (-1, BLOCK_WORDS))
     ends_RK = blocks_RKW.sum(-1, dtype=torch.float64).cumsum(-1)
-    random_R1 = torch.rand(len(weights_RV), 1, generator=generator, device=weights_RV.device, dtype=torch.float64)
     point_R1 = random_R1 * ends_RK[:, -1:]
     block_R1 = _first_beyond(ends_RK, point_R1)
     before_R1 = torch.nn.functional.pad(ends_RK, (1, 0)).gather(1, block_R1)

@@ -19,7 +19,7 @@ from rl_core.errors import RLTrainError
 from rl_core.models.causal_lm import blocks
 from rl_core.models.value_head import train_value_head
 from rl_core.rank_info import RankInfo
-from rl_core.train import checkpoint, sharding
+from rl_core.train import alone, checkpoint, sharding
 from rl_core.train.ema import EmaShadow, local_part
 from rl_core.train.gradients import clip_gradients
 from rl_core.train.lora import AVERAGED, adapter_in_use, inject_lora, is_averaged, trained_name
@@ -83,6 +83,9 @@ class FSDPBackend:
         self._parked: Parked | None = None
         self._inject(seed)
         self._shard(self.policy)
+        self._alone = rank_info.world_size == 1 and not fsdp_cfg.cpu_offload
+        if self._alone:
+            alone.add_gradients_in_place(self.policy, sharding.DTYPES[fsdp_cfg.reduce_dtype])
         self.reference = self._frozen_copy() if with_reference and lora_cfg is None else None
         self.trainable = {name: value for name, value in self.policy.named_parameters() if value.requires_grad}
         self._unsharded = [value for value in sharding.unsharded_parameters(self.policy) if value.requires_grad]
@@ -177,7 +180,7 @@ class FSDPBackend:
             with self.gathered() as policy:
                 yield policy
         elif self.mirror is not None:
-            with sharding.gathered(self.mirror, self.fsdp_cfg) as policy:
+            with sharding.gathered(self.mirror, self.fsdp_cfg, self.meshes.shard.size()) as policy:
                 yield policy
         else:
             with self.gathered() as policy, adapter_in_use(policy, AVERAGED):
@@ -191,7 +194,7 @@ class FSDPBackend:
         rows with the same random numbers, all others may decode different numbers of tokens.
         """
         self._check_onloaded("sampling")
-        with sharding.gathered(self.policy, self.fsdp_cfg) as policy:
+        with sharding.gathered(self.policy, self.fsdp_cfg, self.meshes.shard.size()) as policy:
             yield policy
 
     @contextmanager
@@ -203,6 +206,7 @@ class FSDPBackend:
             if self.reference is None:
                 stack.enter_context(model.disable_adapter())
             yield self.policy if self.reference is None else self.reference
+        self._reshard()
 
     @contextmanager
     def anchor_policy(self) -> Iterator[nn.Module]:
@@ -218,6 +222,8 @@ class FSDPBackend:
         if self.fsdp_cfg.defer_grad_sync:
             for unit in sharding.units(self.policy):
                 unit.set_requires_gradient_sync(last, recurse=False)
+        if self._alone and not sharding.reshards_after_forward(self.fsdp_cfg, 1):
+            alone.keep_gathered(self.policy, not last)
         # FSDP averages gradients over ranks; the loss is already a share of the global one.
         (loss * self.meshes.shard.size()).backward()
 
@@ -234,6 +240,7 @@ class FSDPBackend:
         grad_norm = clip_gradients(self.trainable.values(), max_grad_norm, self.device)
         lr = self.optimizer.param_groups[0]["lr"]
         finite = bool(np.isfinite(grad_norm))
+        self._reshard()
         if finite:
             self.optimizer.step()
             self.scheduler.step()

@@ -4,7 +4,7 @@ from typing import Any
 
 from rl_core.algorithms import algorithms
 from schemas.policy import FSDPMode
-from schemas.recipe import EmaFullConfig, FSDPConfig, Recipe
+from schemas.recipe import EmaFullConfig, Recipe
 from schemas.rollout import EngineKind
 from schemas.section import DType
 
@@ -70,7 +70,7 @@ def _gathered(recipe: Recipe, shape: dict[str, Any]) -> dict[str, float]:
     width, tp_size = WIDTHS[config.param_dtype], recipe.placement.tp_size
     whole = num_parameters(shape) * width / tp_size
     # FSDP2 gathers the next block while one runs.
-    in_flight = min(layers, 2 + config.forward_prefetch) if _reshards(config) else layers
+    in_flight = min(layers, 2 + config.forward_prefetch) if _reshards(recipe) else layers
     root = _num_root_parameters(shape) * width / tp_size
     parts = {
         ROLLOUT_WEIGHTS: whole,
@@ -124,10 +124,10 @@ def _share(recipe: Recipe, shape: dict[str, Any], *, trained: bool = False) -> f
     return (1 - outside) / ranks + outside / recipe.placement.tp_size
 
 
-def _reshards(config: FSDPConfig) -> bool:
-    if config.reshard_after_forward is not None:
-        return config.reshard_after_forward
-    return config.fsdp_mode is FSDPMode.FULL
+def _reshards(recipe: Recipe) -> bool:
+    if recipe.fsdp.reshard_after_forward is not None:
+        return recipe.fsdp.reshard_after_forward
+    return recipe.fsdp.fsdp_mode is FSDPMode.FULL and recipe.placement.train_devices > 1
 
 
 def _needs_reference(recipe: Recipe) -> bool:

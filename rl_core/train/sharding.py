@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 DTYPES = {DType.BFLOAT16: torch.bfloat16, DType.FLOAT32: torch.float32}
 
 
-def reshards_after_forward(config: FSDPConfig) -> bool:
+def reshards_after_forward(config: FSDPConfig, num_shards: int) -> bool:
     """Whether gathered parameters are freed between a block's forward and backward pass."""
     if config.reshard_after_forward is not None:
         return config.reshard_after_forward
-    return config.fsdp_mode is FSDPMode.FULL
+    return config.fsdp_mode is FSDPMode.FULL and num_shards > 1
 
 
 def cast_parameters(module: nn.Module, dtype: DType, skip: Callable[[str], bool] = lambda name: False) -> None:
@@ -44,7 +44,7 @@ def shard(policy: nn.Module, blocks: list[nn.Module], config: FSDPConfig, mesh: 
         policy.to(mesh.device_type)
     options: dict[str, Any] = {
         "mesh": mesh,
-        "reshard_after_forward": reshards_after_forward(config),
+        "reshard_after_forward": reshards_after_forward(config, mesh.size()),
         "mp_policy": MixedPrecisionPolicy(
             param_dtype=DTYPES[config.param_dtype], reduce_dtype=DTYPES[config.reduce_dtype]
         ),
@@ -66,9 +66,9 @@ def shard(policy: nn.Module, blocks: list[nn.Module], config: FSDPConfig, mesh: 
 
 
 @contextmanager
-def gathered(policy: Any, config: FSDPConfig) -> Iterator[Any]:
+def gathered(policy: Any, config: FSDPConfig, num_shards: int) -> Iterator[Any]:
     """A wrapped policy with all its parameters gathered, in evaluation mode, without gradients and uncompiled."""
-    wrapped, resharded = units(policy), reshards_after_forward(config)
+    wrapped, resharded = units(policy), reshards_after_forward(config, num_shards)
     for unit in wrapped:
         unit.set_reshard_after_forward(False, recurse=False)
         unit.unshard()

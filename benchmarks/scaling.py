@@ -1,0 +1,211 @@
+"""`make bench-scaling`: time and memory of a step of GRPO as one size grows after the other.
+
+    python -m benchmarks.scaling [--axes samples tokens prompts ranks model] [--threads 2] [--write] [key=value ...]
+
+The sides are those of `make bench-trl`, ours alone: bfloat16 with float32 weights kept, replies of a fixed length, a
+process of its own for every point, one step to warm up and one that counts. Beside the peak of the memory stands what
+the logits of all replies alone would take in float32, which is what grows with B x T x V. `--write` puts table and
+picture into docs/benchmarks.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from benchmarks import page
+from benchmarks.trl import MODEL, SETTINGS, Side, write_prompts
+from rl_core.home import Home
+from rl_core.models.locate import locate
+
+PICTURE = page.PAGE.parent / "images" / "scaling.png"
+WARM_UP = 1
+
+
+@dataclass(frozen=True)
+class Point:
+    """The sizes of a step."""
+
+    prompts: int = 2
+    samples: int = 8
+    tokens: int = 64
+    ranks: int = 1
+    model: str = "135M"
+
+
+AXES: dict[str, list[Point]] = {
+    "samples": [Point(samples=number) for number in (8, 16, 32)],
+    "tokens": [Point(prompts=1, tokens=number) for number in (64, 256, 1024)],
+    "prompts": [Point(prompts=number) for number in (2, 4, 8)],
+    "ranks": [Point(ranks=number) for number in (1, 2)],
+    "model": [Point(model=name) for name in ("tiny", "135M", "360M")],
+}
+"""What grows, each from the same small step."""
+SHAPES = {
+    "tiny": {"hidden_size": 192, "intermediate_size": 512, "num_hidden_layers": 6, "num_attention_heads": 3},
+    "360M": {"hidden_size": 960, "intermediate_size": 2560, "num_hidden_layers": 32, "num_attention_heads": 15},
+}
+"""Models of SmolLM2's class with random weights and 64 numbers a head; a third of the heads hold keys and values."""
+
+
+@dataclass
+class Measured:
+    """A point's step."""
+
+    point: Point
+    figures: dict[str, Any]
+    vocabulary: int
+
+    @property
+    def num_tokens(self) -> int:
+        """Generated in the step, over all ranks."""
+        return self.figures["tokens"]
+
+    def per_token_ms(self, phase: str) -> float:
+        """Of the wall."""
+        return 1000 * self.figures[phase][0] / self.num_tokens
+
+    @property
+    def peak_gb(self) -> float:
+        """Of all ranks."""
+        return self.figures["peak_bytes"] / 1e9
+
+    @property
+    def logits_gb(self) -> float:
+        """What the logits of all replies would take in float32."""
+        return 4 * self.num_tokens * self.vocabulary / 1e9
+
+
+@dataclass
+class Models:
+    """Folders of models by name, made when first asked for."""
+
+    folder: Path
+    base: str = field(default_factory=lambda: locate(MODEL, Home.default().models))
+
+    def __getitem__(self, name: str) -> str:
+        if name == "135M":
+            return self.base
+        made = self.folder / name
+        if not made.is_dir():
+            self._make(made, SHAPES[name])
+        return str(made)
+
+    def _make(self, folder: Path, shape: dict[str, int]) -> None:
+        import torch
+        from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+        torch.manual_seed(0)
+        heads = {"num_key_value_heads": shape["num_attention_heads"] // 3, "head_dim": 64}
+        config = AutoConfig.from_pretrained(self.base, **shape, **heads)
+        AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+        AutoTokenizer.from_pretrained(self.base).save_pretrained(folder)
+
+
+def measure(point: Point, models: Models, folder: Path, args: argparse.Namespace) -> Measured:
+    """Take the steps of one point."""
+    settings = {
+        **SETTINGS["bf16"],
+        "model": models[point.model],
+        "prompts": str(write_prompts(folder, point.prompts * (WARM_UP + 1))),
+        "num_prompts": point.prompts,
+        "samples": point.samples,
+        "new_tokens": point.tokens,
+        "ranks": point.ranks,
+        "forced": True,
+        "lora": None,
+        "learning_rate": 1e-6,
+        "threads": args.threads,
+        "seed": 0,
+        "overrides": args.overrides,
+    }
+    side = Side("rl-train", [sys.executable, "-m", "benchmarks.trl_ours"], settings, folder / "side.log")
+    try:
+        for _ in range(WARM_UP + 1):
+            figures = side.step()
+    finally:
+        side.close()
+    return Measured(point, figures, vocabulary_of(models[point.model]))
+
+
+def vocabulary_of(model: str) -> int:
+    """The number of words of a model."""
+    from transformers import AutoConfig
+
+    return AutoConfig.from_pretrained(model).vocab_size
+
+
+def row(axis: str, one: Measured) -> list[str]:
+    """A line of the table."""
+    seconds = [f"{one.figures[phase][0]:.1f}" for phase in ("generate", "train", "step")]
+    per_token = [f"{one.per_token_ms(phase):.1f}" for phase in ("generate", "train", "step")]
+    memory = [f"{one.peak_gb:.2f}", f"{one.logits_gb:.2f}"]
+    return [f"{axis}: {asdict(one.point)[axis]}", str(one.num_tokens), *seconds, *per_token, *memory]
+
+
+def draw(found: dict[str, list[Measured]], path: Path) -> None:
+    """A column per axis: milliseconds per token above, memory below."""
+    figure = Figure(figsize=(3.2 * len(found), 6), dpi=100, layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(2, len(found), squeeze=False)
+    for column, (axis, points) in enumerate(found.items()):
+        names = [str(asdict(one.point)[axis]) for one in points]
+        upper, lower = panels[0][column], panels[1][column]
+        for phase in ("generate", "train", "step"):
+            upper.plot(names, [one.per_token_ms(phase) for one in points], marker="o", label=phase)
+        lower.plot(names, [one.peak_gb for one in points], marker="o", label="peak of the process")
+        lower.plot(names, [one.logits_gb for one in points], marker="o", label="B x T x V in float32")
+        upper.set(title=axis, ylabel="ms per generated token" if column == 0 else None, ylim=(0, None))
+        lower.set(ylabel="GB" if column == 0 else None, ylim=(0, None))
+        for axes in (upper, lower):
+            axes.grid(alpha=0.3)
+            if column == 0:
+                axes.legend(fontsize="small")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path)
+
+
+def main() -> None:
+    """Measure every axis and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--axes", nargs="+", choices=AXES, default=list(AXES))
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--write", action="store_true", help="put table and picture into docs/benchmarks.md")
+    parser.add_argument("overrides", nargs="*", metavar="key=value")
+    args = parser.parse_args()
+    known: dict[Point, Measured] = {}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        models = Models(folder)
+        for axis in args.axes:
+            for point in AXES[axis]:
+                if point not in known:
+                    known[point] = measure(point, models, folder, args)
+                    print(axis, *row(axis, known[point]), sep="  ", flush=True)
+    found = {axis: [known[point] for point in AXES[axis]] for axis in args.axes}
+    report(found, args)
+
+
+def report(found: dict[str, list[Measured]], args: argparse.Namespace) -> None:
+    """Print the table; put it and the picture onto the page if asked."""
+    heads = ["what grows", "tokens", "generate s", "train s", "step s", "generate ms/token", "train ms/token"]
+    heads += ["step ms/token", "peak GB", "B x T x V in float32, GB"]
+    lines = [row(axis, one) for axis, points in found.items() for one in points]
+    base = ", ".join(f"{value} {name}" for name, value in asdict(replace(Point(), model="SmolLM2-135M")).items())
+    said = f"A step of {base}, all weights trained in bfloat16, {args.threads} threads; `tokens` with 1 prompt."
+    body = f"{said} {page.machine()}\n\n{page.table(heads, lines)}\n"
+    print(f"\n{body}")
+    if args.write:
+        draw(found, PICTURE)
+        page.write_section("Growth: `make bench-scaling`", f"{body}\n![growth](images/{PICTURE.name})\n")
+
+
+if __name__ == "__main__":
+    main()

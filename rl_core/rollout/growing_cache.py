@@ -1,0 +1,71 @@
+"""Keys and values of a decoding batch in memory that has room for tokens to come.
+
+transformers' own cache is copied as a whole for every token. Here the prompts' entries are laid out once, a row per
+reply, with room behind them; a token's keys and values are written into it, and rows that finished make way in place.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+from transformers.cache_utils import Cache, DynamicLayer
+
+ROOM = 64
+"""Tokens that there is room for at a time."""
+
+
+class GrowingLayer(DynamicLayer):
+    """One layer's keys and values, [R, heads, length, D], as views into roomier memory.
+
+    Args: filled: a layer after the prefill, [P, heads, length, D]. counts_P: how many replies each prompt gets.
+    """
+
+    def __init__(self, filled: DynamicLayer, counts_P: Tensor) -> None:
+        super().__init__()
+        assert filled.keys is not None and filled.values is not None
+        self.dtype, self.device, self.is_initialized = filled.keys.dtype, filled.keys.device, True
+        self._rooms = [_roomy(one, counts_P) for one in (filled.keys, filled.values)]
+        self._show(filled.keys.shape[2])
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Append tokens. Returns: all keys and values of the rows."""
+        assert self.keys is not None
+        start = self.keys.shape[2]
+        stop = start + key_states.shape[2]
+        if stop > self._rooms[0].shape[2]:
+            self._rooms = [_roomy(room[:, :, :start]) for room in self._rooms]
+        for room, states in zip(self._rooms, (key_states, value_states), strict=True):
+            room[:, :, start:stop] = states
+        return self._show(stop)
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """Keep these rows, ascending."""
+        assert self.keys is not None
+        length = self.keys.shape[2]
+        for index, room in enumerate(self._rooms):
+            kept = room[: len(indices)]
+            kept[:, :, :length] = room[indices, :, :length]
+            self._rooms[index] = kept
+        self._show(length)
+
+    def _show(self, length: int) -> tuple[Tensor, Tensor]:
+        self.keys, self.values = (room[:, :, :length] for room in self._rooms)
+        return self.keys, self.values
+
+
+def grow(cache: Cache, counts_P: Tensor) -> None:
+    """Repeat a cache's rows after the prefill, and give its plain layers room; others (sliding windows) stay as is."""
+    for index, layer in enumerate(cache.layers):
+        if type(layer) is DynamicLayer and layer.keys is not None:
+            cache.layers[index] = GrowingLayer(layer, counts_P)
+        else:
+            layer.batch_repeat_interleave(counts_P)  # type: ignore[arg-type]
+
+
+def _roomy(states: Tensor, counts: Tensor | None = None) -> Tensor:
+    """A copy with room behind it, its rows repeated."""
+    rows = len(states) if counts is None else int(counts.sum())
+    room = states.new_empty(rows, states.shape[1], states.shape[2] + ROOM, states.shape[3])
+    room[:, :, : states.shape[2]] = states if counts is None else states.repeat_interleave(counts, 0)
+    return room
