@@ -32,7 +32,7 @@ OUTAGE_S = 600.0
 HASTE_S = 10.0
 """So does the end of one that failed or was cancelled."""
 SERVER_ERROR = 500
-_MARKS = re.compile(r"[\\`*_\[\]<>~&]")
+_MARKS = re.compile(r"[\\`*\[\]<>~&]|(?<!\w)_|_(?!\w)")
 _LINE_STARTS = re.compile(r"^(\d{0,9})([#+=.)-])(?=[\s#=-]|$)", re.MULTILINE)
 """What makes a line a heading, a list or a rule."""
 logger = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from tasks.artifacts import as_it_is
     ("written", "sent"),
     [
         ("<think>two red</think>\\boxed{2}", r"\<think\>two red\</think\>\\boxed{2}"),
-        ("3 * 4, **bold**, `code`, a_b_c", r"3 \* 4, \*\*bold\*\*, \`code\`, a\_b\_c"),
+        ("3 * 4, **bold**, `code`, _it_, a_b", r"3 \* 4, \*\*bold\*\*, \`code\`, \_it\_, a_b"),
         ("so\n#### 7", "so\n\\#### 7"),
         ("- one\n2. two\n    3) three\n---", "\\- one\n2\\. two\n3\\) three\n\\---"),
         ("-4", "-4"),
