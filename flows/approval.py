@@ -5,8 +5,8 @@ from prefect.exceptions import FlowPauseTimeout
 from prefect.input import RunInput
 from prefect.runtime import deployment
 
-from rl_core.trainers.session import close_sessions
-from schemas.receipts import Approval, GateReceipt, ScoreChange, VersionReceipt
+from rl_core.trainers.session import close_sessions, session_for
+from schemas.receipts import Approval, GateReceipt, ModelReceipt, RunPlan, ScoreChange, VersionReceipt
 from schemas.registration import RegistrationConfig
 
 PATIENCE_S = 7 * 24 * 3600
@@ -21,12 +21,20 @@ class Decision(RunInput):
     your_name: str = ""
 
 
-def ask_for_approval(registration: RegistrationConfig, version: VersionReceipt, gate: GateReceipt) -> Approval:
+def is_decided(plan: RunPlan) -> bool:
+    """Whether the run has settled what becomes of its version, so that continuing it decides nothing more."""
+    return session_for(plan).folder.receipt("promote-model", ModelReceipt) is not None
+
+
+def ask_for_approval(
+    registration: RegistrationConfig, version: VersionReceipt, gate: GateReceipt, *, decided: bool = False
+) -> Approval:
     """Wait for a person where the recipe wants one and the gate has let the version pass; otherwise nobody is asked.
 
-    A run without a deployment has no UI to ask in: the version then waits for `rl-train promote`.
+    A run without a deployment has no UI to ask in: the version then waits for `rl-train promote`. One that is continued
+    after it `decided` does not ask again.
     """
-    if not (registration.approval and gate.passed):
+    if decided or not (registration.approval and gate.passed):
         return Approval(given=True)
     if deployment.id is None:
         return Approval(given=False, reason=f"awaits approval: rl-train promote {version.name} {version.version}")

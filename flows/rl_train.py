@@ -11,7 +11,7 @@ from prefect.client.schemas.objects import State
 from prefect.context import FlowRunContext
 from prefect.states import Completed
 
-from flows.approval import ask_for_approval
+from flows.approval import ask_for_approval, is_decided
 from rl_core.home import Home
 from rl_core.orphans import no_orphans
 from rl_core.recipes import load_recipe
@@ -72,7 +72,8 @@ def rl_train(
             final = evaluate(plan, "final", training.num_iterations, baseline)
             version = register_model(plan, baseline, final)
             gate = judge_model(plan, baseline, final)
-            model = promote_model(plan, version, gate, ask_for_approval(settings.registration, version, gate))
+            approval = ask_for_approval(settings.registration, version, gate, decided=is_decided(plan))
+            model = promote_model(plan, version, gate, approval)
             write_report(plan, return_state=True)  # a report that fails shows as such, and costs no model
             return model
 

@@ -6,6 +6,7 @@ them at the end of a flow.
 
 import base64
 import logging
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import copy_context
@@ -31,6 +32,9 @@ OUTAGE_S = 600.0
 HASTE_S = 10.0
 """So does the end of one that failed or was cancelled."""
 SERVER_ERROR = 500
+_MARKS = re.compile(r"[\\`*\[\]<>~&]|(?<!\w)_|_(?!\w)")
+_LINE_STARTS = re.compile(r"^(\d{0,9})([#+=.)-])(?=[\s#=-]|$)", re.MULTILINE)
+"""What makes a line a heading, a list or a rule."""
 logger = logging.getLogger(__name__)
 
 
@@ -40,14 +44,20 @@ def shorten(text: object) -> str:
     return value if len(value) <= MAX_CELL else value[: MAX_CELL - 1] + "…"
 
 
+def as_it_is(text: str) -> str:
+    """What the UI, which reads Markdown in a table's cells, shows as `text`: tags and marks included."""
+    lines = "\n".join(line.strip() for line in text.splitlines())
+    return _LINE_STARTS.sub(r"\1\\\2", _MARKS.sub(r"\\\g<0>", lines))
+
+
 def in_a_run() -> bool:
     """Whether a flow run is there to hang artifacts on; a task called alone through `fn` has none."""
     return FlowRunContext.get() is not None
 
 
 def table(key: str, rows: list[dict[str, Any]], description: str) -> None:
-    """Show rows as a table."""
-    shown = [{name: shorten(value) for name, value in row.items()} for row in rows]
+    """Show rows as a table. What a cell holds is text, such as a reply with `<think>` or `####` in it."""
+    shown = [{name: as_it_is(shorten(value)) for name, value in row.items()} for row in rows]
     _send(lambda: create_table_artifact(key=key, table=shown, description=description))
 
 

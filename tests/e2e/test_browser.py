@@ -11,10 +11,13 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
 
+from rl_core.evaluation.runner import read_samples
+from rl_core.rewards.samples import prompt_text
 from tests.e2e.browser import CHROMIUM, Browser, chromium
 from tests.e2e.conftest import REPOSITORY
 from tests.e2e.outcomes import run_folder
@@ -70,6 +73,11 @@ def picture(browser: Browser, name: str, folder: Path) -> Image.Image:
     return Image.open(io.BytesIO(data)).convert("RGB")
 
 
+def reply(row: dict[str, Any]) -> tuple[str, str]:
+    """What the tables show of an answered row: the reply and its reward."""
+    return row["response"].strip(), str(row["reward"])
+
+
 def num_green(image: Image.Image) -> int:
     """Pixels in the colour of what is completed."""
     pixels = image.get_flattened_data()
@@ -89,6 +97,28 @@ def test_prefect_shows_the_graph_and_the_log(shown: Shown, browser: Browser, tmp
 
     wait_until(lambda: num_green(graph()) > 1500, "the graph's completed task runs")
     assert [name for name in ("evaluate baseline", "train-iteration 3/3") if name not in browser.text()] == []
+
+
+def test_prefect_shows_what_each_task_left(shown: Shown, browser: Browser, tmp_path: Path) -> None:
+    tab = "[...document.querySelectorAll('.p-tab')].find(tab => tab.textContent.trim() === 'Artifacts')"
+    samples = "[...document.querySelectorAll('a')].find(card => card.textContent.includes('before and after training'))"
+    browser.open(shown.prefect, tab)
+    browser.value(f"{tab}.click()")
+    browser.wait_for(samples)
+    names = {"validation", "cache", "evaluation", "samples", "comparison", "reward-curve", "mlflow-run", "model"}
+    assert names - set(browser.text().splitlines()) == set()
+    browser.value(f"{samples}.scrollIntoView({{block: 'center'}})")
+    picture(browser, "prefect-artifacts", tmp_path)
+
+    browser.value(f"{samples}.click()")
+    browser.wait_for("document.querySelector('tbody tr')")
+    cells = "[...document.querySelectorAll('tbody tr')].map(row => [...row.cells].map(cell => cell.textContent.trim()))"
+    rows = [read_samples(shown.folder / "samples" / f"evaluate-{label}.jsonl") for label in ("baseline", "final")]
+    assert browser.value(cells) == [
+        [prompt_text(one["prompt"]), one["ground_truth"], *reply(one), *reply(two)]
+        for one, two in zip(*rows, strict=True)
+    ]
+    picture(browser, "prefect-samples", tmp_path)
 
 
 def test_mlflow_shows_curves_and_samples(shown: Shown, browser: Browser, tmp_path: Path) -> None:

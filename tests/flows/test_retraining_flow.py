@@ -93,6 +93,7 @@ def test_nobody_is_asked_in_vain():
     asked = RegistrationConfig(approval=True)
     assert ask_for_approval(RegistrationConfig(), VERSION, GATE) == Approval(given=True)
     assert ask_for_approval(asked, VERSION, GATE.model_copy(update={"passed": False})) == Approval(given=True)
+    assert ask_for_approval(asked, VERSION, GATE, decided=True) == Approval(given=True), "a run decides once"
     alone = ask_for_approval(asked, VERSION, GATE)
     assert (alone.given, alone.reason) == (False, "awaits approval: rl-train promote rl-train-x 2")
 
