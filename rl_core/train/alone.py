@@ -41,8 +41,10 @@ def _add(parameter: Any, reduce_dtype: torch.dtype, gathered: Tensor) -> None:
     gradient, shard = gathered.grad, parameter.sharded_param
     assert gradient is not None
     gathered.grad = None
-    rounded = gradient.to(reduce_dtype)
+    if torch.promote_types(gradient.dtype, reduce_dtype) != reduce_dtype:
+        gradient = gradient.to(reduce_dtype)
     if shard.grad is None:
-        shard.grad = parameter.to_sharded_dtensor(rounded.to(shard.dtype))
+        shard.grad = parameter.to_sharded_dtensor(gradient.to(shard.dtype))
     else:
-        shard.grad._local_tensor.add_(rounded)
+        # A wider format would hold the same numbers, so a copy in it is not made.
+        shard.grad._local_tensor.add_(gradient)
