@@ -177,9 +177,9 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _engine_has_devices_and_weights(self) -> "Recipe":
-        dedicated, sync = self.rollout.engine is EngineKind.DEDICATED, self.rollout.sync
-        if dedicated != bool(self.placement.rollout_devices):
-            wanted = "1 or more" if dedicated else "0"
+        owns_model, sync = self.rollout.engine.owns_model, self.rollout.sync
+        if owns_model != bool(self.placement.rollout_devices):
+            wanted = "1 or more" if owns_model else "0"
             raise ValueError(
                 f"placement.rollout_devices is {self.placement.rollout_devices}; with rollout.engine: "
                 f"{self.rollout.engine} it must be {wanted}"
@@ -191,6 +191,20 @@ class Recipe(Section):
                 f"rollout.sync.dtype: {sync.dtype} is finer than fsdp.param_dtype: {self.fsdp.param_dtype}, which both "
                 "sides compute in; use bfloat16"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _vllm_can_do_it(self) -> "Recipe":
+        if self.rollout.engine is not EngineKind.VLLM:
+            return self
+        if self.domain is not Domain.TEXT:
+            raise ValueError(
+                f"rollout.engine: vllm samples text alone, not the domain {self.domain}; use in_process or dedicated"
+            )
+        if self.rollout.sync.mode is SyncMode.ADAPTER:
+            raise ValueError("rollout.sync.mode: adapter: vllm is sent whole weights, adapters merged; use mode: full")
+        if self.rollout.vllm.sleep and self.placement.device != "cuda":
+            raise ValueError("rollout.vllm.sleep gives back a GPU's memory; leave it out on placement.device: cpu")
         return self
 
     @model_validator(mode="after")

@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rl_core.errors import WeightMismatch
-from rl_core.train.wire import Bucket, Checksum, Piece, check_same, checksum, pack, unpack
+from rl_core.train.checksums import Checksum, check_same, checksum
+from rl_core.train.wire import Bucket, Piece, pack, unpack
 
 shapes = st.lists(st.lists(st.integers(0, 7), min_size=0, max_size=3), min_size=0, max_size=6)
 dtypes = st.sampled_from([torch.bfloat16, torch.float32])
