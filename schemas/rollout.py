@@ -15,11 +15,12 @@ class EngineKind(StrEnum):
     DEDICATED = "dedicated"
     """A model of its own on devices of its own (`placement.rollout_devices`), which is sent the weights."""
     VLLM = "vllm"
-    """As `dedicated`, sampled by vLLM, which runs in an environment of its own: one server a device."""
+    """As `dedicated`, sampled by vLLM, which runs in an environment of its own: one server a device. With
+    `rollout_devices: 0` and `workers_per_device: 2` these are the devices that train."""
 
     @property
     def owns_model(self) -> bool:
-        """Whether it holds a model beside the trained one, on devices of its own."""
+        """Whether it holds a model of its own beside the trained one."""
         return self is not EngineKind.IN_PROCESS
 
 
@@ -68,7 +69,8 @@ class VllmConfig(Section):
     kv_cache_gib: float | None = Field(default=None, gt=0)
     """Memory for keys and values of each server; unset is what `memory_share` leaves, and 4 on a CPU."""
     sleep: bool = False
-    """Give a GPU's memory back while the trainer trains; the weights of the next step wake the server."""
+    """Give a GPU's memory back while the trainer trains; the weights of the next step wake the server. Where both
+    share a GPU, what the trainer keeps there and `memory_share` must fit together."""
 
 
 class EpisodeConfig(Section):

@@ -80,6 +80,9 @@ class VllmEngine(Receiver, RolloutEngine):
             environment=environment(interpreter(vllm), rank_info),
             timeout_s=dist.distributed_c10d.default_pg_timeout.total_seconds(),
         )
+        if vllm.sleep:
+            # The trainer is built next, perhaps on the same device; the first weights wake the server.
+            self.sleep()
 
     @property
     def rows_at_once(self) -> int:

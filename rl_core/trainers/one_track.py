@@ -42,16 +42,21 @@ class OneTrackTrainer(Trainer):
     def build(self) -> None:
         """One block where the components that train share a process per device; beside it, that of a dedicated engine.
 
-        The in-process engine is one of the siblings; a dedicated one is tied to the backend by a WeightSync.
+        The in-process engine is one of the siblings; a dedicated one is tied to the backend by a WeightSync, and its
+        block has devices of its own or (vLLM) further processes on those that train.
         """
         recipe, placed = self.recipe, self.recipe.placement
         topology = TrainTopology(tp_size=placed.tp_size, sp_size=placed.sp_size)
         owns_model = recipe.rollout.engine.owns_model
         with placement(self.pool) as whole:
+            shared = None
             if owns_model:
-                with placement(self.pool, fraction=placed.rollout_devices / placed.num_devices):
+                sampling = placed.rollout_devices or placed.num_devices
+                with placement(self.pool, fraction=sampling / placed.num_devices) as block:
                     self.engine = self._own_engine()
-            with placement(self.pool, fraction=placed.train_devices / placed.num_devices, topology=topology):
+                shared = None if placed.rollout_devices else block
+            training = placed.train_devices / placed.num_devices
+            with placement(self.pool, fraction=training, topology=topology, beside=shared):
                 if owns_model:
                     self.training_side()
                     self.sync = remote(WeightSync, backend=self.backend, rollout=self.engine, config=self._sync_config)

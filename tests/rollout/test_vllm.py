@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-import psutil
 import pytest
 
-from rl_core.errors import StaleEngine, WeightMismatch, WorkerDied
-from rl_core.rollout.decode import Reply, Request, Sampling, StopReason
+from rl_core.errors import StaleEngine, WeightMismatch
+from rl_core.rollout.decode import Request, StopReason
 from rl_core.train.wire import WeightVersion
 from rl_core.trainers.base import prompt_batch
-from schemas.recipe import Recipe
 from tests.rollout.test_dedicated import ITEMS, NUM_PROMPTS, NUM_SIBLINGS
-from tests.rollout.vllm_parts import INTERPRETER, MISSING, AskedTrainer, make_model
+from tests.rollout.vllm_parts import (
+    CONTEXT,
+    INTERPRETER,
+    MISSING,
+    PROMPTS,
+    ROWS_AT_ONCE,
+    TOLERANCE,
+    AskedTrainer,
+    agree,
+    distance,
+    make_model,
+    recipe,
+    requests,
+    running,
+    sampling,
+    tokens,
+)
 
 pytestmark = [
     pytest.mark.vllm,
@@ -27,46 +36,6 @@ pytestmark = [
     pytest.mark.usefixtures("ray_cluster"),
     pytest.mark.skipif(not INTERPRETER.is_file(), reason=MISSING),
 ]
-
-CONTEXT, ROWS_AT_ONCE, PAD = 96, 8, 0
-# Both compute in float32; sums of the two differ in their order.
-TOLERANCE = 2e-4
-PROMPTS = [[5, 9, 30, 31, 8], list(range(20, 60)), [7] * 33]
-
-
-def recipe(folder: Path, **changes: Any) -> Recipe:
-    rollout = {
-        "engine": "vllm",
-        "samples_per_prompt": NUM_SIBLINGS,
-        "max_new_tokens": 8,
-        "max_context_length": CONTEXT,
-        "max_batch_size": ROWS_AT_ONCE,
-        "sync": {"dtype": "float32", "bucket_bytes": 20_000},
-        "vllm": {"kv_cache_gib": 0.125},
-    }
-    return Recipe.model_validate(
-        {
-            "name": "vowels",
-            "model": {"path": str(folder)},
-            "fsdp": {"param_dtype": "float32"},
-            "optimizer": {"learning_rate": 2e-2},
-            "data": {"train": ["unused"], "eval": ["unused"]},
-            "rollout": rollout,
-            "training": {"num_iterations": 1, "steps_per_iteration": 3, "prompts_per_step": NUM_PROMPTS},
-            "placement": {"num_devices": 3, "rollout_devices": 2, "threads_per_device": 1, "micro_batch_size": 8},
-        }
-        | changes
-    )
-
-
-@contextmanager
-def running(settings: Recipe) -> Iterator[AskedTrainer]:
-    trainer = AskedTrainer(settings, settings.model.path, ITEMS)
-    try:
-        trainer.build()
-        yield trainer
-    finally:
-        trainer.close()
 
 
 @pytest.fixture(scope="module")
@@ -80,33 +49,6 @@ def trainer(ray_cluster: None, model_dir: Path) -> Iterator[AskedTrainer]:
     with running(recipe(model_dir)) as trainer:
         trainer.sync_weights()
         yield trainer
-
-
-def sampling(max_new_tokens: int = 8, temperature: float = 1.0, eos_ids: tuple[int, ...] = ()) -> Sampling:
-    return Sampling(max_new_tokens, temperature, eos_ids, PAD)
-
-
-def requests(num_replies: int = 1, room: int = CONTEXT) -> list[Request]:
-    return [Request(prompt, num_replies, min(room, CONTEXT - len(prompt))) for prompt in PROMPTS]
-
-
-def tokens(replies: list[Reply]) -> list[list[int]]:
-    return [reply.token_ids for reply in replies]
-
-
-def distance(found: list[list[float]], expected: list[list[float]]) -> float:
-    pairs = [(a, b) for x, y in zip(found, expected, strict=True) for a, b in zip(x, y, strict=True)]
-    return max(abs(a - b) for a, b in pairs)
-
-
-def agree(trainer: AskedTrainer) -> list[list[int]]:
-    """The greedy replies of all replicas, which are those of our own decoding, and so are their log-probabilities."""
-    asked = requests(), sampling(24, temperature=0.0)
-    expected = trainer.engine.expect(*asked)[0]
-    for replies in trainer.engine.ask(*asked, 0):
-        assert tokens(replies) == tokens(expected)
-        assert distance([one.log_probs for one in replies], [one.log_probs for one in expected]) < TOLERANCE
-    return tokens(expected)
 
 
 def test_every_replica_says_greedily_what_our_own_decoding_says(trainer: AskedTrainer):
@@ -187,19 +129,3 @@ def test_one_tampered_bit_is_caught_and_the_engine_refuses(trainer: AskedTrainer
     trainer.engine.tamper(None)
     trainer.sync_weights()
     agree(trainer)
-
-
-def test_a_dead_server_is_named_and_the_others_end_with_the_job(model_dir: Path):
-    with running(recipe(model_dir, lora={"rank": 4, "alpha": 8})) as trainer:
-        # Adapters arrive merged.
-        assert trainer.step()[0]["delta_log_prob_max"] < TOLERANCE
-        assert trainer.step()[0]["delta_log_prob_max"] < TOLERANCE
-        agree(trainer)
-        servers = [psutil.Process(pid) for pid in trainer.engine.server_pid()]
-        os.kill(servers[1].pid, signal.SIGKILL)
-        with pytest.raises(WorkerDied, match=rf"VllmServer of rollout engine rank 1 \(\w+, pid {servers[1].pid}\)"):
-            trainer.step()
-    deadline = time.monotonic() + 60
-    while any(server.is_running() and server.status() != psutil.STATUS_ZOMBIE for server in servers):
-        assert time.monotonic() < deadline, "a server outlived its job"
-        time.sleep(0.2)

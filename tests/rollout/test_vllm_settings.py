@@ -43,7 +43,14 @@ def recipe(**changes: Any) -> Recipe:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"placement": {"num_devices": 2}}, "with rollout.engine: vllm it must be 1 or more"),
+        ({"placement": {"num_devices": 2}}, "it must be 1 or more, or workers_per_device 2 or more"),
+        (
+            {
+                "rollout": {"engine": "vllm", "sync": {"transport": "broadcast"}},
+                "placement": {"device": "cuda", "workers_per_device": 2},
+            },
+            "NCCL knows each GPU once",
+        ),
         ({"domain": "vision"}, "samples text alone, not the domain vision; use in_process or dedicated"),
         (
             {"lora": {"rank": 4}, "rollout": {"engine": "vllm", "sync": {"mode": "adapter"}}},

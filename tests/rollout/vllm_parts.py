@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,17 @@ from rl_core.rollout.decode import Reply, Request, Sampling, decode
 from rl_core.train.checksums import Checksum
 from rl_core.train.wire import WeightVersion
 from rl_core.trainers.text import TextTrainer
+from schemas.recipe import Recipe
 from schemas.rollout import EngineKind, VllmConfig
+from tests.rollout.test_dedicated import ITEMS, NUM_PROMPTS, NUM_SIBLINGS
 
 INTERPRETER = PROJECT / VllmConfig().python
 MISSING = f"there is no {VllmConfig().python}; `make test-vllm` builds it"
+
+CONTEXT, ROWS_AT_ONCE, PAD = 96, 8, 0
+# Both compute in float32; sums of the two differ in their order.
+TOLERANCE = 2e-4
+PROMPTS = [[5, 9, 30, 31, 8], list(range(20, 60)), [7] * 33]
 
 
 class AskedEngine(VllmEngine):
@@ -89,3 +97,65 @@ def make_model(tokenizer_dir: Path, folder: Path) -> Path:
         LlamaForCausalLM(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+def recipe(folder: Path, **changes: Any) -> Recipe:
+    rollout = {
+        "engine": "vllm",
+        "samples_per_prompt": NUM_SIBLINGS,
+        "max_new_tokens": 8,
+        "max_context_length": CONTEXT,
+        "max_batch_size": ROWS_AT_ONCE,
+        "sync": {"dtype": "float32", "bucket_bytes": 20_000},
+        "vllm": {"kv_cache_gib": 0.125},
+    }
+    return Recipe.model_validate(
+        {
+            "name": "vowels",
+            "model": {"path": str(folder)},
+            "fsdp": {"param_dtype": "float32"},
+            "optimizer": {"learning_rate": 2e-2},
+            "data": {"train": ["unused"], "eval": ["unused"]},
+            "rollout": rollout,
+            "training": {"num_iterations": 1, "steps_per_iteration": 3, "prompts_per_step": NUM_PROMPTS},
+            "placement": {"num_devices": 3, "rollout_devices": 2, "threads_per_device": 1, "micro_batch_size": 8},
+        }
+        | changes
+    )
+
+
+@contextmanager
+def running(settings: Recipe) -> Iterator[AskedTrainer]:
+    trainer = AskedTrainer(settings, settings.model.path, ITEMS)
+    try:
+        trainer.build()
+        yield trainer
+    finally:
+        trainer.close()
+
+
+def sampling(max_new_tokens: int = 8, temperature: float = 1.0, eos_ids: tuple[int, ...] = ()) -> Sampling:
+    return Sampling(max_new_tokens, temperature, eos_ids, PAD)
+
+
+def requests(num_replies: int = 1, room: int = CONTEXT) -> list[Request]:
+    return [Request(prompt, num_replies, min(room, CONTEXT - len(prompt))) for prompt in PROMPTS]
+
+
+def tokens(replies: list[Reply]) -> list[list[int]]:
+    return [reply.token_ids for reply in replies]
+
+
+def distance(found: list[list[float]], expected: list[list[float]]) -> float:
+    pairs = [(a, b) for x, y in zip(found, expected, strict=True) for a, b in zip(x, y, strict=True)]
+    return max(abs(a - b) for a, b in pairs)
+
+
+def agree(trainer: AskedTrainer) -> list[list[int]]:
+    """The greedy replies of all replicas, which are those of our own decoding, and so are their log-probabilities."""
+    asked = requests(), sampling(24, temperature=0.0)
+    expected = trainer.engine.expect(*asked)[0]
+    for replies in trainer.engine.ask(*asked, 0):
+        assert tokens(replies) == tokens(expected)
+        assert distance([one.log_probs for one in replies], [one.log_probs for one in expected]) < TOLERANCE
+    return tokens(expected)
