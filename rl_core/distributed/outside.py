@@ -6,6 +6,8 @@ made it, and ends with it.
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -58,6 +60,7 @@ class Outside:
             max_restarts=0,
             scheduling_strategy=here,
             runtime_env={"py_executable": python, "env_vars": variables},
+            # Ray sets CUDA_VISIBLE_DEVICES after these, so the guest is told again.
         ).remote(environment)
         self._process = psutil.Process(self._wait("start", self._actor.pid.remote(), START_TIMEOUT_S))
         self._wait("__init__", self._actor.build.remote(cls, args))
@@ -76,6 +79,11 @@ class Outside:
         """
         return self._wait(method, self._actor.call.remote(method, args))
 
+    def close(self) -> None:
+        """End the process, a stopped one too, which would not hear Ray's request to."""
+        if self._process is not None and self._process.is_running():
+            os.kill(self._process.pid, signal.SIGKILL)
+
     def _wait(self, method: str, future: Any, timeout_s: float | None = None) -> Any:
         """The answer. Args: timeout_s: most time in all; unset waits for as long as the process computes."""
         import ray
@@ -88,6 +96,7 @@ class Outside:
                 seen = time.monotonic()
             limit_s = timeout_s or self._timeout_s
             if time.monotonic() - seen > limit_s:
+                self.close()
                 raise WorkerHung(f"{self._where(method)} has stood still for {limit_s:g} s")
         try:
             answer = ray.get(future)

@@ -77,7 +77,7 @@ class VllmEngine(Receiver, RolloutEngine):
             self.replica.shared.path,
             server_options(self.config, rank_info, next(model.parameters()).dtype, self.seed),
             label=self.where,
-            environment=environment(interpreter(vllm), rank_info),
+            environment=environment(rank_info),
             timeout_s=dist.distributed_c10d.default_pg_timeout.total_seconds(),
         )
         if vllm.sleep:
@@ -170,7 +170,7 @@ def server_options(config: RolloutConfig, rank_info: RankInfo, dtype: torch.dtyp
     )
 
 
-def environment(python: str, rank_info: RankInfo) -> dict[str, str]:
+def environment(rank_info: RankInfo) -> dict[str, str]:
     """Variables of the server's process: one process, this rank's device and threads, and nothing from the network."""
     variables = {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",

@@ -60,7 +60,7 @@ def test_the_checksum_by_hand_and_over_several_chunks(monkeypatch: pytest.Monkey
     assert checksum(torch.tensor([[1.0, 2.0]], dtype=torch.bfloat16)) == Checksum((1, 2), 16256 + 2 * 16384)
     tensor = torch.randn(1000, generator=torch.Generator().manual_seed(0))
     whole = checksum(tensor)
-    monkeypatch.setattr("rl_core.train.wire.CHUNK", 7)
+    monkeypatch.setattr("rl_core.train.checksums.CHUNK", 7)
     assert checksum(tensor) == whole
     assert checksum(tensor.reshape(10, 100)) != whole
 
