@@ -75,7 +75,7 @@ class VllmEngine(Receiver, RolloutEngine):
             VllmServer,
             model.config.to_dict() | {"architectures": [type(model).__name__]},
             self.replica.shared.path,
-            server_options(self.config, rank_info, next(model.parameters()).dtype, self.seed),
+            server_options(self.config, rank_info, next(model.parameters()).dtype),
             label=self.where,
             environment=environment(rank_info),
             timeout_s=dist.distributed_c10d.default_pg_timeout.total_seconds(),
@@ -154,7 +154,7 @@ def interpreter(config: VllmConfig) -> str:
     return str(path)
 
 
-def server_options(config: RolloutConfig, rank_info: RankInfo, dtype: torch.dtype, seed: int) -> ServerOptions:
+def server_options(config: RolloutConfig, rank_info: RankInfo, dtype: torch.dtype) -> ServerOptions:
     """Of this rank's server."""
     on_cpu, vllm = rank_info.device_kind == "cpu", config.vllm
     gib = vllm.kv_cache_gib or (CPU_KV_CACHE_GIB if on_cpu else None)
@@ -166,7 +166,6 @@ def server_options(config: RolloutConfig, rank_info: RankInfo, dtype: torch.dtyp
         kv_cache_bytes=int(gib * 2**30) if gib else None,
         memory_share=vllm.memory_share,
         sleeps=vllm.sleep,
-        seed=seed,
     )
 
 

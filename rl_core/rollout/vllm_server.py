@@ -40,7 +40,6 @@ class ServerOptions:
     memory_share: float
     sleeps: bool
     """Whether `sleep` may be asked for."""
-    seed: int
 
 
 @dataclass(frozen=True)
@@ -95,7 +94,6 @@ class VllmServer:
                 enable_sleep_mode=options.sleeps,
                 # Compiling takes a CPU longer than it ever saves here.
                 enforce_eager=on_cpu,
-                seed=options.seed,
                 disable_log_stats=False,
                 use_tqdm_on_load=False,
             )

@@ -31,7 +31,7 @@ def test_it_answers_and_says_what_went_wrong():
     with running() as thing:
         assert thing.pid != os.getpid()
         assert thing.call("say", "b") == "abc"
-        with pytest.raises(WeightMismatch, match=r"^a$"):
+        with pytest.raises(WeightMismatch, match=r"^a\nraised by Fragile of the test \(fail_as_ours, pid \d+\)"):
             thing.call("fail_as_ours")
         with pytest.raises(
             WorkerError, match=r"Fragile of the test \(fail_as_theirs, pid \d+\): KeyError: 'a'"

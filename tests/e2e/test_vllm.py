@@ -15,8 +15,8 @@ pytestmark = [
 ]
 
 VLLM = ("rollout.engine=vllm", "rollout.vllm.kv_cache_gib=1", "placement.num_devices=2", "placement.rollout_devices=1")
-# Both sides compute in bfloat16, the trainer with its adapters apart and vLLM with their sum rounded to eight bits.
-MEAN_TOLERANCE, MAX_TOLERANCE = 0.03, 0.5
+# Both sides compute in bfloat16, where a logit near 16 is a multiple of 1/8; weights of another step differ by more.
+MEAN_TOLERANCE, MAX_TOLERANCE = 0.1, 1.0
 
 
 def test_a_recipe_trains_on_what_vllm_samples(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def test_a_server_uses_the_device_and_the_threads_of_its_rank(monkeypatch: pytes
 
 def test_keys_and_values_take_what_the_gpu_has_left_and_a_fixed_part_of_a_cpu():
     config = RolloutConfig(vllm=VllmConfig(sleep=True))
-    on_gpu, on_cpu = (server_options(config, info, torch.bfloat16, 0) for info in (CUDA, CPU))
+    on_gpu, on_cpu = (server_options(config, info, torch.bfloat16) for info in (CUDA, CPU))
     assert (on_gpu.kv_cache_bytes, on_gpu.memory_share, on_gpu.sleeps) == (None, 0.85, True)
     assert on_cpu.kv_cache_bytes == 4 * 2**30
     assert on_cpu.dtype == "bfloat16"
