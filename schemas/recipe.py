@@ -26,7 +26,7 @@ from schemas.policy import (
 from schemas.preference import PreferenceConfig
 from schemas.registration import RegistrationConfig, RetrainingConfig, Start
 from schemas.rewards import RewardServiceConfig
-from schemas.rollout import EngineKind, RolloutConfig, SyncMode
+from schemas.rollout import EngineKind, RolloutConfig, SyncMode, SyncTransport
 from schemas.section import DType, Section
 from schemas.tracks import TracksConfig
 from schemas.unified import UnifiedConfig
@@ -177,12 +177,14 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _engine_has_devices_and_weights(self) -> "Recipe":
-        dedicated, sync = self.rollout.engine is EngineKind.DEDICATED, self.rollout.sync
-        if dedicated != bool(self.placement.rollout_devices):
-            wanted = "1 or more" if dedicated else "0"
+        owns_model, sync = self.rollout.engine.owns_model, self.rollout.sync
+        shares = self.rollout.engine is EngineKind.VLLM and self.placement.workers_per_device > 1
+        if owns_model != bool(self.placement.rollout_devices) and not shares:
+            wanted = "1 or more" if owns_model else "0"
             raise ValueError(
                 f"placement.rollout_devices is {self.placement.rollout_devices}; with rollout.engine: "
                 f"{self.rollout.engine} it must be {wanted}"
+                + (", or workers_per_device 2 or more" if self.rollout.engine is EngineKind.VLLM else "")
             )
         if sync.mode is SyncMode.ADAPTER and self.lora is None:
             raise ValueError("rollout.sync.mode: adapter sends adapters: set lora, or use mode: full")
@@ -191,6 +193,26 @@ class Recipe(Section):
                 f"rollout.sync.dtype: {sync.dtype} is finer than fsdp.param_dtype: {self.fsdp.param_dtype}, which both "
                 "sides compute in; use bfloat16"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _vllm_can_do_it(self) -> "Recipe":
+        if self.rollout.engine is not EngineKind.VLLM:
+            return self
+        if self.domain is not Domain.TEXT:
+            raise ValueError(
+                f"rollout.engine: vllm samples text alone, not the domain {self.domain}; use in_process or dedicated"
+            )
+        if self.rollout.sync.mode is SyncMode.ADAPTER:
+            raise ValueError("rollout.sync.mode: adapter: vllm is sent whole weights, adapters merged; use mode: full")
+        shares_gpus = self.placement.device == "cuda" and not self.placement.rollout_devices
+        if shares_gpus and self.rollout.sync.transport is SyncTransport.BROADCAST:
+            raise ValueError(
+                "rollout.sync.transport: broadcast: NCCL knows each GPU once, and rollout_devices: 0 puts trainer and "
+                "vLLM on the same; use object_store"
+            )
+        if self.rollout.vllm.sleep and self.placement.device != "cuda":
+            raise ValueError("rollout.vllm.sleep gives back a GPU's memory; leave it out on placement.device: cpu")
         return self
 
     @model_validator(mode="after")

@@ -14,6 +14,14 @@ class EngineKind(StrEnum):
     """The trained module itself, on the devices that train it."""
     DEDICATED = "dedicated"
     """A model of its own on devices of its own (`placement.rollout_devices`), which is sent the weights."""
+    VLLM = "vllm"
+    """As `dedicated`, sampled by vLLM, which runs in an environment of its own: one server a device. With
+    `rollout_devices: 0` and `workers_per_device: 2` these are the devices that train."""
+
+    @property
+    def owns_model(self) -> bool:
+        """Whether it holds a model of its own beside the trained one."""
+        return self is not EngineKind.IN_PROCESS
 
 
 class SyncTransport(StrEnum):
@@ -51,6 +59,20 @@ class SyncConfig(Section):
         return self.mode or (SyncMode.ADAPTER if has_adapters else SyncMode.FULL)
 
 
+class VllmConfig(Section):
+    """The vLLM servers of `engine: vllm`; `max_context_length` and `max_batch_size` are theirs too."""
+
+    python: str = ".venv-vllm/bin/python"
+    """Interpreter of the environment that has vLLM; a relative path starts at the project's folder."""
+    memory_share: float = Field(default=0.85, gt=0, le=1)
+    """Of each GPU, for weights, keys and values together."""
+    kv_cache_gib: float | None = Field(default=None, gt=0)
+    """Memory for keys and values of each server; unset is what `memory_share` leaves, and 4 on a CPU."""
+    sleep: bool = False
+    """Give a GPU's memory back while the trainer trains; the weights of the next step wake the server. Where both
+    share a GPU, what the trainer keeps there and `memory_share` must fit together."""
+
+
 class EpisodeConfig(Section):
     """How environments are waited for."""
 
@@ -72,6 +94,8 @@ class RolloutConfig(Section):
     """What samples."""
     sync: SyncConfig = SyncConfig()
     """How a dedicated engine gets its weights."""
+    vllm: VllmConfig = VllmConfig()
+    """With `engine: vllm`, its servers."""
     samples_per_prompt: int = Field(default=8, ge=1)
     """Group size G: siblings that share a prompt."""
     max_new_tokens: int = Field(default=256, ge=1)
@@ -84,3 +108,9 @@ class RolloutConfig(Section):
     """Most rows decoded at once."""
     episodes: EpisodeConfig = EpisodeConfig()
     """How environments are waited for."""
+
+    def sync_for(self, *, has_adapters: bool) -> SyncConfig:
+        """`sync` with its mode said. vLLM is sent whole weights, adapters merged."""
+        full = self.engine is EngineKind.VLLM and self.sync.mode is None
+        mode = SyncMode.FULL if full else self.sync.mode_for(has_adapters=has_adapters)
+        return self.sync.model_copy(update={"mode": mode})

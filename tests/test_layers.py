@@ -54,6 +54,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "transformers": (*MODEL_CODE, "rl_core.rewards"),
     "peft": MODEL_CODE,
     "diffusers": MODEL_CODE,
+    "vllm": ("rl_core.rollout",),
 }
 
 

@@ -76,6 +76,13 @@ def cause(failures: Sequence[Failure]) -> Failure:
     return min(failures, key=lambda failure: (not failure.died, failure.in_collective, failure.rank))
 
 
+def how_it_ended(error: Exception) -> str:
+    """Ray's account of a dead actor, without its boilerplate."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    detail = next((line for line in lines if "exit detail" in line.lower() or "cause" in line.lower()), "")
+    return f"the process ended: {detail or lines[0] if lines else type(error).__name__}"
+
+
 def hung_error(waiting: Sequence[Failure], missing: Sequence[str], call: str, timeout_s: float) -> WorkerHung:
     """The error of a call that some ranks never finished. Args: missing: each missing rank in words."""
     waited = "; ".join(failure.summary.splitlines()[0] for failure in waiting[:1])

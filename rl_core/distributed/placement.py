@@ -22,18 +22,28 @@ class Block:
     """A share of a pool's devices, the processes on it, and the blocks within it."""
 
     def __init__(
-        self, pool: DevicePool, parent: Block | None, fraction: float, shared_workers: bool, topology: TrainTopology
+        self,
+        pool: DevicePool,
+        parent: Block | None,
+        fraction: float,
+        shared_workers: bool,
+        topology: TrainTopology,
+        beside: Block | None = None,
     ) -> None:
         self.pool, self.shared_workers = pool, shared_workers
-        self._source = pool.devices if parent is None else parent.devices
-        self.devices: Devices = self._source.take(fraction)
+        self._source: Devices | None = None
+        if beside is None:
+            self._source = pool.devices if parent is None else parent.devices
+            self.devices = self._source.take(fraction)
+        else:
+            self.devices = beside.devices
         self.groups: list[WorkerGroup] = []
         self._inner: list[Block] = []
         self._closed = False
         try:
             self.topology = topology.resolve(len(self.devices))
         except BaseException:
-            self._source.give_back(self.devices)
+            self._give_back()
             raise
         if parent is not None:
             parent._inner.append(self)
@@ -76,7 +86,11 @@ class Block:
         for group in self.groups:
             group.close()
             self.pool.remove_workers(self.devices)
-        self._source.give_back(self.devices)
+        self._give_back()
+
+    def _give_back(self) -> None:
+        if self._source is not None:
+            self._source.give_back(self.devices)
 
 
 @contextmanager
@@ -85,6 +99,7 @@ def placement(
     fraction: float = 1.0,
     shared_workers: bool = True,
     topology: TrainTopology | None = None,
+    beside: Block | None = None,
 ) -> Iterator[Block]:
     """Open a block on a share of the pool's devices; `remote` inside it builds components there.
 
@@ -93,13 +108,14 @@ def placement(
 
     Args: fraction: share of the devices, a whole number of them. shared_workers: siblings share a process per device
     and get each other as plain objects; otherwise each `remote` starts its own processes. topology: sizes of the
-    parallel dimensions over the block's ranks; unset is data-parallel.
+    parallel dimensions over the block's ranks; unset is data-parallel. beside: a block whose devices this one has too,
+    with further processes on each (`workers_per_device`), instead of a share of those that are free.
 
     Raises: RecipeError when fraction, free devices or topology do not fit.
     """
     outer = _open_block.get()
     parent = outer if outer is not None and outer.pool is pool else None
-    block = Block(pool, parent, fraction, shared_workers, topology or TrainTopology())
+    block = Block(pool, parent, fraction, shared_workers, topology or TrainTopology(), beside)
     token = _open_block.set(block)
     try:
         yield block

@@ -24,9 +24,10 @@ from rl_core.dispatch import Collect, distributed
 from rl_core.distributed.remote import PendingCall, Remote
 from rl_core.rank_info import RankInfo
 from rl_core.rollout.dedicated import WIRE
+from rl_core.train.checksums import Checksum, checksum
 from rl_core.train.fsdp import FSDPBackend
 from rl_core.train.sharding import DTYPES
-from rl_core.train.wire import Bucket, Checksum, Named, WeightVersion, checksum, kept_weights, pack, sent_weights
+from rl_core.train.wire import Bucket, Named, WeightVersion, kept_weights, pack, sent_weights
 from rl_core.train.wire_group import WireHost
 from schemas.rollout import SyncConfig, SyncTransport
 

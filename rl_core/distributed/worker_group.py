@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from rl_core.distributed.failures import Failure, cause, hung_error
+from rl_core.distributed.failures import Failure, cause, how_it_ended, hung_error
 from rl_core.distributed.output import forward
 from rl_core.distributed.status import Status, ask
 from rl_core.distributed.worker import START_TIMEOUT_S, Address, DeviceWorker
@@ -161,7 +161,7 @@ class _Watch:
             try:
                 answer = ray.get(future)
             except RayActorError as error:
-                answer = Failure(rank, self.group.describe(rank, self.label), _how_it_ended(error), died=True)
+                answer = Failure(rank, self.group.describe(rank, self.label), how_it_ended(error), died=True)
             except RayTaskError as error:
                 answer = Failure(rank, self.group.describe(rank, self.label), str(error.cause), str(error))
             if isinstance(answer, Failure):
@@ -204,13 +204,6 @@ class _Watch:
         if status is None:
             return "which does not answer at all (stopped, swapped out or cut off)"
         return f"which has been at {status.place} in a call of {status.seconds:.0f} s"
-
-
-def _how_it_ended(error: Exception) -> str:
-    """Ray's account of a dead actor, without its boilerplate."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    detail = next((line for line in lines if "exit detail" in line.lower() or "cause" in line.lower()), "")
-    return f"the process ended: {detail or lines[0] if lines else type(error).__name__}"
 
 
 def _kill_here(address: Address) -> None:

@@ -72,6 +72,14 @@ class Sampling:
     at_limit: StopReason = StopReason.LENGTH
     """Why a reply of `max_new_tokens` ended; `EOS` where all are to be that long."""
 
+    def limit(self, request: Request) -> int:
+        """Most tokens of each reply to a request."""
+        return min(request.room, self.max_new_tokens)
+
+    def cut_off(self, limit: int) -> StopReason:
+        """Why a reply of `limit` tokens ended that the model did not end."""
+        return self.at_limit if limit == self.max_new_tokens else StopReason.LENGTH
+
 
 @torch.no_grad()
 def decode(
@@ -103,11 +111,10 @@ def decode(
     attention = attention_BP.repeat_interleave(counts_P, 0)
     # Positions may have several axes; they agree at the last token, which is text.
     last = inputs["position_ids"][..., -1].reshape(-1, len(prompts))[0].repeat_interleave(counts_P)
-    limits_P = torch.tensor([min(request.room, sampling.max_new_tokens) for request in requests], device=device)
+    limits_P = torch.tensor([sampling.limit(request) for request in requests], device=device)
     limit = limits_P.repeat_interleave(counts_P)
 
-    cut, whole = StopReason.LENGTH, sampling.at_limit
-    replies = [Reply([], [], whole if one == sampling.max_new_tokens else cut) for one in limit.tolist()]
+    replies = [Reply([], [], sampling.cut_off(one)) for one in limit.tolist()]
     rows = torch.arange(len(replies), device=device)
     eos = torch.tensor(sampling.eos_ids, device=device)
     for step in range(int(limits_P.max())):

@@ -21,9 +21,10 @@ from rl_core.rank_info import RankInfo
 from rl_core.rollout.diffusion import DiffusionEngine
 from rl_core.rollout.engine import RolloutEngine
 from rl_core.train import sharding
+from rl_core.train.checksums import Checksum, check_same, checksum
 from rl_core.train.lora import inject_lora
 from rl_core.train.meshes import Meshes
-from rl_core.train.wire import Bucket, Checksum, Piece, WeightVersion, check_same, checksum, unpack
+from rl_core.train.wire import Bucket, Piece, WeightVersion, unpack
 from rl_core.train.wire_group import Meeting, WireGroup
 from schemas.recipe import DType, LoraConfig, ModelConfig
 
@@ -44,10 +45,15 @@ class Replica:
         if lora is not None:
             inject_lora(self.policy, lora, seed=0)
         sharding.cast_parameters(self.policy, dtype)
-        self.policy.to(self.device).requires_grad_(False).eval()
+        self.policy.to(self.home).requires_grad_(False).eval()
         self.parameters = dict(self.policy.named_parameters())
         self.version: WeightVersion | None = None
         """The weights held; None before the first update and while one is under way."""
+
+    @property
+    def home(self) -> torch.device:
+        """Where the weights are kept."""
+        return self.device
 
     def weight_version(self, *, evaluation: bool = False) -> WeightVersion:
         """The weights held, the same for every purpose. Raises: StaleEngine when they are not complete."""
@@ -86,6 +92,7 @@ class Receiver:
 
     needs_rank_info = True
     bundle_class: ClassVar[type[ModelBundle] | type[DiffusionBundle]]
+    replica_class: ClassVar[type[Replica]] = Replica
 
     def __init__(
         self,
@@ -96,7 +103,7 @@ class Receiver:
         *options: Any,
         rank_info: RankInfo,
     ) -> None:
-        self.replica = Replica(self.bundle_class(source, model), lora, dtype, rank_info)
+        self.replica = self.replica_class(self.bundle_class(source, model), lora, dtype, rank_info)
         self._group: WireGroup | None = None
         engine: Any = super()
         engine.__init__(self.replica, *options)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import time
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
 import torch
@@ -102,6 +103,25 @@ class RolloutEngine:
         """How replies are drawn and where they end."""
         return Sampling(max_new_tokens, temperature, self._eos_ids(), self.tokenizer.pad_token_id)
 
+    @property
+    def rows_at_once(self) -> int:
+        """Most rows that one call of what `decoding` gives takes."""
+        return self.config.max_batch_size
+
+    @contextmanager
+    def decoding(self, sampling: Sampling, generator: torch.Generator) -> Iterator[Generate]:
+        """For the block, what answers requests with the weights held: replies in order, siblings adjacent.
+
+        Args: generator: where its random numbers come from. A temperature of 0 takes the weights of evaluations.
+        """
+        weights = self.backend.rollout_policy() if sampling.temperature else self.backend.gathered()
+        with weights as policy:
+
+            def generate(requests: list[Request]) -> list[Reply]:
+                return decode(policy, requests, sampling, generator, self.backend.device)
+
+            yield generate
+
     def _play(
         self, prompts: DataProto, num_siblings: int, max_new_tokens: int, temperature: float, generator: torch.Generator
     ) -> DataProto | None:
@@ -109,15 +129,11 @@ class RolloutEngine:
         items = part_of(list(prompts.non_tensor_batch["item"]), meshes.sp_group)
         sampling = self.sampling(max_new_tokens, temperature)
         start = time.perf_counter()
-        weights = self.backend.rollout_policy() if temperature else self.backend.gathered()
-        with weights as policy:
-
-            def generate(requests: list[Request]) -> list[Reply]:
-                return decode(policy, requests, sampling, generator, self.backend.device)
+        with self.decoding(sampling, generator) as generate:
 
             def play(reply: Generate) -> list[Episode]:
                 config = self.config
-                limits = config.max_context_length, config.max_batch_size, config.episodes
+                limits = config.max_context_length, self.rows_at_once, config.episodes
                 return run_episodes(items, num_siblings, self.chat, reply, self.env_options, *limits)
 
             episodes = play_together(meshes.tp_group, generate, play)

@@ -5,7 +5,6 @@ from typing import Any
 from rl_core.algorithms import algorithms
 from schemas.policy import FSDPMode
 from schemas.recipe import EmaFullConfig, Recipe
-from schemas.rollout import EngineKind
 from schemas.section import DType
 
 WIDTHS = {DType.BFLOAT16: 2, DType.FLOAT32: 4}
@@ -36,7 +35,7 @@ def estimate_memory(recipe: Recipe, shape: dict[str, Any]) -> dict[str, float]:
     if recipe.fsdp.cpu_offload and recipe.placement.device == "cuda":
         weights = {purpose: 0.0 for purpose in weights}
     parts = weights | _gathered(recipe, shape) | _activations(recipe, shape)
-    if recipe.rollout.engine is EngineKind.DEDICATED:
+    if recipe.rollout.engine.owns_model:
         # A worker that samples holds these, and nothing else.
         parts = {purpose: size for purpose, size in parts.items() if purpose not in (ROLLOUT_WEIGHTS, KV_CACHE)}
     return {purpose: size for purpose, size in parts.items() if size or purpose in weights}

@@ -1,4 +1,4 @@
-"""Weights on their way to a rollout engine: which tensors, packed into buckets, and the checksum of what arrived.
+"""Weights on their way to a rollout engine: which tensors, and their packing into buckets.
 
 Names are those of the engine's parameters. Tensors are gathered one after the other, so that no rank ever holds the
 whole model beside its shards.
@@ -22,10 +22,6 @@ if TYPE_CHECKING:
     from rl_core.train.fsdp import FSDPBackend
 
 Named = tuple[str, Tensor]
-CHUNK = 2**22
-"""Numbers that are widened at once for a checksum."""
-NUM_NAMED = 3
-"""Tensors that an error lists by name."""
 
 
 @dataclass(frozen=True)
@@ -59,40 +55,6 @@ class Bucket:
     pieces: tuple[Piece, ...]
     values_N: Tensor
     """The pieces end to end."""
-
-
-@dataclass(frozen=True)
-class Checksum:
-    """What two equal tensors have in common."""
-
-    shape: tuple[int, ...]
-    value: int
-
-
-def checksum(tensor: Tensor) -> Checksum:
-    """Sum of (position + 1) x bits over a tensor of floats, modulo 2^64.
-
-    One changed number, or two different ones that swapped places, always change it. It is exact wherever it is
-    computed, as integers add up the same in any order, and a GPU computes it at the speed of its memory.
-    """
-    flat = tensor.detach().reshape(-1)
-    bits_N = flat.view({2: torch.int16, 4: torch.int32}[flat.element_size()])
-    total = 0
-    for start in range(0, len(bits_N), CHUNK):
-        part = bits_N[start : start + CHUNK].long()
-        total += int((part * torch.arange(start + 1, start + 1 + len(part), device=part.device)).sum())
-    return Checksum(tuple(tensor.shape), total % 2**64)
-
-
-def check_same(expected: Mapping[str, Checksum], found: Mapping[str, Checksum], where: str) -> None:
-    """Raises: WeightMismatch naming the tensors that differ."""
-    bad = [name for name, wanted in expected.items() if found.get(name) != wanted]
-    if bad:
-        first = bad[0]
-        raise WeightMismatch(
-            f"{where}: {len(bad)} of {len(expected)} tensors differ from the trainer's, first "
-            f"{', '.join(bad[:NUM_NAMED])}; {first}: expected {expected[first]}, found {found.get(first)}"
-        )
 
 
 def pack(tensors: Iterable[Named], bucket_bytes: int) -> Iterator[Bucket]:

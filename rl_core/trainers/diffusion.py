@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from rl_core.algorithms import algorithms
 from rl_core.algorithms.base import StageAlgorithm
@@ -18,6 +18,7 @@ from rl_core.trainers.base import Track
 from rl_core.trainers.one_track import OneTrackTrainer
 from rl_core.trainers.rewards import add_scores, score_column
 from rl_core.trainers.wiring import stack_options, wire_algorithm, wire_backend
+from schemas.rollout import EngineKind
 
 TRACK = "images"
 """Name of the one track, also where samples are videos."""
@@ -27,7 +28,7 @@ class DiffusionTrainer(OneTrackTrainer):
     """RL on a flow-matching model with the recipe's scorers."""
 
     engine_class: type[DiffusionEngine] = DiffusionEngine
-    dedicated_class = DedicatedDiffusionEngine
+    own_engines: ClassVar = {EngineKind.DEDICATED: DedicatedDiffusionEngine}
 
     @property
     def held_out_scores(self) -> tuple[str, ...]:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from rl_core.algorithms.base import StageAlgorithm
-from rl_core.distributed import Remote, placement, remote
+from rl_core.data_proto import DataProto
+from rl_core.distributed import DataProtoRef, Remote, placement, remote
 from rl_core.distributed.weight_sync import WeightSync
 from rl_core.rank_info import TrainTopology
 from rl_core.rewards.service import RewardService
 from rl_core.train.wire import WeightVersion
 from rl_core.trainers.base import Trainer
-from schemas.rollout import EngineKind, SyncMode
+from schemas.rollout import EngineKind, SyncConfig, SyncMode
 
 
 class OneTrackTrainer(Trainer):
@@ -20,7 +22,7 @@ class OneTrackTrainer(Trainer):
 
     engine_class: type[Any]
     """What samples a sibling's policy."""
-    dedicated_class: ClassVar[type[Any]]
+    own_engines: ClassVar[Mapping[EngineKind, type[Any]]]
     """What samples a policy of its own; takes the options of `engine_class`."""
     backend: Remote
     sync: Remote | None = None
@@ -40,21 +42,24 @@ class OneTrackTrainer(Trainer):
     def build(self) -> None:
         """One block where the components that train share a process per device; beside it, that of a dedicated engine.
 
-        The in-process engine is one of the siblings; a dedicated one is tied to the backend by a WeightSync.
+        The in-process engine is one of the siblings; a dedicated one is tied to the backend by a WeightSync, and its
+        block has devices of its own or (vLLM) further processes on those that train.
         """
         recipe, placed = self.recipe, self.recipe.placement
         topology = TrainTopology(tp_size=placed.tp_size, sp_size=placed.sp_size)
-        dedicated = recipe.rollout.engine is EngineKind.DEDICATED
+        owns_model = recipe.rollout.engine.owns_model
         with placement(self.pool) as whole:
-            if dedicated:
-                with placement(self.pool, fraction=placed.rollout_devices / placed.num_devices):
-                    self.engine = self._dedicated_engine()
-            with placement(self.pool, fraction=placed.train_devices / placed.num_devices, topology=topology):
-                if dedicated:
+            shared = None
+            if owns_model:
+                sampling = placed.rollout_devices or placed.num_devices
+                with placement(self.pool, fraction=sampling / placed.num_devices) as block:
+                    self.engine = self._own_engine()
+                shared = None if placed.rollout_devices else block
+            training = placed.train_devices / placed.num_devices
+            with placement(self.pool, fraction=training, topology=topology, beside=shared):
+                if owns_model:
                     self.training_side()
-                    self.sync = remote(
-                        WeightSync, backend=self.backend, rollout=self.engine, config=recipe.rollout.sync
-                    )
+                    self.sync = remote(WeightSync, backend=self.backend, rollout=self.engine, config=self._sync_config)
                 else:
                     self.wire()
                 self.wire_scorers()
@@ -73,12 +78,22 @@ class OneTrackTrainer(Trainer):
         if self.recipe.rewards and self.reward_service is None:
             self.reward_service = remote(RewardService, self.recipe.rewards, self.recipe.reward_service)
 
-    def _dedicated_engine(self) -> Remote:
+    def train(self, batches: dict[str, DataProto | DataProtoRef]) -> dict[str, dict[str, float]]:
+        """Train, meanwhile without the engine where it is to sleep. Returns: metrics by track."""
+        rollout = self.recipe.rollout
+        if rollout.engine is EngineKind.VLLM and rollout.vllm.sleep:
+            self.engine.sleep()
+        return super().train(batches)
+
+    @property
+    def _sync_config(self) -> SyncConfig:
+        return self.recipe.rollout.sync_for(has_adapters=self.recipe.lora is not None)
+
+    def _own_engine(self) -> Remote:
         recipe = self.recipe
-        mode = recipe.rollout.sync.mode_for(has_adapters=recipe.lora is not None)
-        adapters = recipe.lora if mode is SyncMode.ADAPTER else None
+        adapters = recipe.lora if self._sync_config.mode is SyncMode.ADAPTER else None
         model = self.source_model, recipe.model, adapters, recipe.fsdp.param_dtype
-        return remote(self.dedicated_class, *model, *self.engine_options())
+        return remote(self.own_engines[recipe.rollout.engine], *model, *self.engine_options())
 
     def sync_weights(self) -> None:
         """Send a dedicated engine the weights that rollouts use, unless it holds them."""

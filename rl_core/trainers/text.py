@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 from rl_core.algorithms.base import StageAlgorithm
 from rl_core.data_proto import DataProto
 from rl_core.distributed import DataProtoRef, Remote, remote
+from rl_core.distributed.vllm_engine import VllmEngine
 from rl_core.envs.registration import portable_options
 from rl_core.models.bundle import ModelBundle
 from rl_core.rewards.resolve import resolve_scorers
@@ -19,6 +20,7 @@ from rl_core.trainers.base import Critic, Track
 from rl_core.trainers.one_track import OneTrackTrainer
 from rl_core.trainers.rewards import add_scores
 from rl_core.trainers.wiring import stack_options, updates_per_step, wire_algorithm, wire_backend
+from schemas.rollout import EngineKind
 
 
 class TextTrainer(OneTrackTrainer):
@@ -27,7 +29,7 @@ class TextTrainer(OneTrackTrainer):
     track: ClassVar = "text"
     """Name of the one track."""
     engine_class = RolloutEngine
-    dedicated_class = DedicatedEngine
+    own_engines: ClassVar = {EngineKind.DEDICATED: DedicatedEngine, EngineKind.VLLM: VllmEngine}
 
     @property
     def temperature(self) -> float:

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from rl_core.rollout.dedicated import DedicatedEngine
 from rl_core.rollout.engine import RolloutEngine
+from rl_core.train.checksums import Checksum
 from rl_core.train.fsdp import FSDPBackend
-from rl_core.train.wire import Checksum, WeightVersion
+from rl_core.train.wire import WeightVersion
 
 NUM_ROWS, NUM_PROMPT, NUM_RESPONSE = 4, 5, 8
 

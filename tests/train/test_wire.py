@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rl_core.errors import WeightMismatch
-from rl_core.train.wire import Bucket, Checksum, Piece, check_same, checksum, pack, unpack
+from rl_core.train.checksums import Checksum, check_same, checksum
+from rl_core.train.wire import Bucket, Piece, pack, unpack
 
 shapes = st.lists(st.lists(st.integers(0, 7), min_size=0, max_size=3), min_size=0, max_size=6)
 dtypes = st.sampled_from([torch.bfloat16, torch.float32])
@@ -59,7 +60,7 @@ def test_the_checksum_by_hand_and_over_several_chunks(monkeypatch: pytest.Monkey
     assert checksum(torch.tensor([[1.0, 2.0]], dtype=torch.bfloat16)) == Checksum((1, 2), 16256 + 2 * 16384)
     tensor = torch.randn(1000, generator=torch.Generator().manual_seed(0))
     whole = checksum(tensor)
-    monkeypatch.setattr("rl_core.train.wire.CHUNK", 7)
+    monkeypatch.setattr("rl_core.train.checksums.CHUNK", 7)
     assert checksum(tensor) == whole
     assert checksum(tensor.reshape(10, 100)) != whole
 

