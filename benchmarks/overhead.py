@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -23,6 +24,16 @@ from benchmarks.page import machine, table, write_section
 
 ROOT = Path(__file__).resolve().parents[1]
 PHASE = "seconds/"
+FIRST = "evaluate"
+"""The phase of the first rollouts, those of the baseline."""
+WATCHED = """
+import time
+from rl_core.trainers.progress import listeners
+listeners.append(lambda event: print("phase", event.phase, time.time(), flush=True))
+from flows.cli import main
+main()
+"""
+"""The command `rl-train`, saying when each phase begins."""
 ANSWERS = {"rl-train --help": ["--help"], "rl-train run text --dry-run": ["run", "text", "--dry-run"]}
 
 
@@ -46,39 +57,47 @@ def main() -> None:
     parser.add_argument("--home", type=Path, help="with models that are there already; unset: .rl-train")
     parser.add_argument("--write", action="store_true", help="write the section of docs/benchmarks.md")
     options = parser.parse_args()
-    started_s, iterations = train(options.recipe, options.iterations, (options.home or ROOT / ".rl-train").resolve())
-    body = report(options.recipe, started_s, iterations)
+    begun, iterations = train(options.recipe, options.iterations, (options.home or ROOT / ".rl-train").resolve())
+    body = report(options.recipe, begun, iterations)
     print(body)
     if options.write:
         write_section("Overheads: `make bench-overhead`", body)
 
 
-def train(recipe: str, num_iterations: int, home: Path) -> tuple[float, list[Iteration]]:
-    """A run in a fresh folder of runs. Returns: seconds until the first rollout, and what its iterations took."""
+def train(recipe: str, num_iterations: int, home: Path) -> tuple[dict[str, float], list[Iteration]]:
+    """A run where everything is warm: models are made, databases exist, and one run has been there before.
+
+    Returns: seconds from the command to the beginning of each phase, by name, and what the iterations took.
+    """
     with tempfile.TemporaryDirectory() as folder:
         fresh = Path(folder)
         (home / "models").mkdir(parents=True, exist_ok=True)
         (fresh / "models").symlink_to(home / "models")
-        command = [sys.executable, "-m", "flows.cli", "run", recipe, f"training.num_iterations={num_iterations}"]
-        before = time.time()
-        started_s = first_rollout(command, fresh)
+        run_watched(["smoke/text", "training.num_iterations=1"], fresh)
+        for run in fresh.glob("runs/*"):
+            shutil.rmtree(run)
+        begun = run_watched([recipe, f"training.num_iterations={num_iterations}"], fresh)
         (run,) = fresh.glob("runs/*")
-        return started_s - before, list(iterations_of(run))
+        return begun, list(iterations_of(run))
 
 
-def first_rollout(command: list[str], home: Path) -> float:
-    """Run to the end. Returns: when the first rows were generated, those of the baseline."""
+def run_watched(arguments: list[str], home: Path) -> dict[str, float]:
+    """`rl-train run` to its end. Returns: seconds from the command to the first beginning of each phase."""
     environment = os.environ | {"RL_TRAIN_HOME": str(home), "PYTHONUNBUFFERED": "1"}
-    seen, started = [], 0.0
+    seen: list[str] = []
+    begun: dict[str, float] = {}
+    before = time.time()
+    command = [sys.executable, "-c", WATCHED, "run", *arguments]
     with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         for line in process.stdout:
             seen.append(line)
-            if not started and line.split()[1:2] == ["evaluate"]:
-                started = time.time()
-    if process.returncode or not started:
+            if line.startswith("phase "):
+                _, *phase, at = line.split()
+                begun.setdefault(" ".join(phase), float(at) - before)
+    if process.returncode or FIRST not in begun:
         raise SystemExit(f"the run ended with code {process.returncode}:\n{''.join(seen)}")
-    return started
+    return begun
 
 
 def iterations_of(run: Path) -> Iterator[Iteration]:
@@ -101,7 +120,7 @@ def answer_s(arguments: list[str]) -> float:
     return statistics.median(took)
 
 
-def report(recipe: str, started_s: float, iterations: list[Iteration]) -> str:
+def report(recipe: str, begun: dict[str, float], iterations: list[Iteration]) -> str:
     """As Markdown."""
     rows = [
         [
@@ -112,7 +131,10 @@ def report(recipe: str, started_s: float, iterations: list[Iteration]) -> str:
         for number, one in enumerate(iterations, start=2)
     ]
     heads = ["iteration", "wall s", "rollout and training s", "the rest s", "share of the rest"]
-    waits = [[f"rl-train run {recipe} to the first rollout", f"{started_s:.1f}"]]
+    waits = [
+        [f"rl-train run {recipe} until its workers are started", f"{begun['start workers']:.1f}"],
+        [f"rl-train run {recipe} to the first rollout", f"{begun[FIRST]:.1f}"],
+    ]
     waits += [[name, f"{answer_s(arguments):.2f}"] for name, arguments in ANSWERS.items()]
     about = f"Recipe {recipe}; the rest is Prefect, MLflow, the checkpoint and what Ray does between the phases."
     return f"{about} {machine()}\n\n{table(heads, rows)}\n\n{table(['wait', 'wall s'], waits)}\n"

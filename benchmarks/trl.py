@@ -20,6 +20,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ SETTINGS = {
     "bf16": {"weights": "float32", "autocast": True},
     "bf16-weights": {"weights": "bfloat16", "autocast": False},
 }
+NUM_WEIGHTS = 134_515_008
 PHASES = ("generate", "train", "step")
 TARGETS = {"generate": 2.5, "train": 6.0, "step": 5.0, "memory": 4.0}
 """How many times less than TRL's better setting."""
@@ -142,6 +144,29 @@ def ratios(found: dict[tuple[str, str], dict[str, Any]]) -> list[list[str]]:
     return [*lines, ["target", *(f"{TARGETS[phase]:.1f}" for phase in (*PHASES, "memory"))]]
 
 
+def products_s(args: argparse.Namespace) -> tuple[float, float]:
+    """What the matrix products of the model alone would take in bfloat16, to generate and to train.
+
+    2 operations per weight and token forward, 4 backward, at the rate that a product of the model's size reaches here;
+    the prompts, each computed once, and attention are left out.
+    """
+    import torch
+
+    torch.set_num_threads(args.threads)
+    rates = []
+    for num_rows in (args.prompts * args.samples, 1024):
+        states = torch.randn(num_rows, 576, dtype=torch.bfloat16)
+        weights = torch.randn(1536, 576, dtype=torch.bfloat16)
+        took = []
+        for _ in range(50):
+            before = time.perf_counter()
+            torch.nn.functional.linear(states, weights)
+            took.append(time.perf_counter() - before)
+        rates.append(2 * num_rows * weights.numel() / min(took))
+    operations = 2 * NUM_WEIGHTS * args.prompts * args.samples * args.new_tokens
+    return operations / rates[0], 3 * operations / rates[1]
+
+
 def write_prompts(folder: Path, num_rows: int) -> Path:
     """The training rows of the recipe `text`, over and over, as both sides read them."""
     spec = GenerateSpec.model_validate(load_recipe("text").data.train[0])
@@ -212,11 +237,14 @@ def report(args: argparse.Namespace, found: dict[tuple[str, str], dict[str, Any]
     first = page.table([*heads, "generated tokens/s", "tokens/s overall", "peak GB"], rows_of(found))
     second = page.table(["times less", "generate (CPU)", "train (CPU)", "step (CPU)", "memory"], ratios(found))
     what = "adapters of rank 16" if args.lora else "all weights"
+    generating_s, training_s = products_s(args)
     sizes = f"{args.prompts} prompts x {args.samples} samples x {args.new_tokens} tokens"
     body = (
         f"`make bench-trl`: SmolLM2-135M, {what}, {sizes}, no KL, {args.threads} threads; medians of {args.steps} "
         f"steps after {args.warm_up}. {page.machine()}, TRL {versions['trl']}"
-        f"{', ours with ' + ' '.join(args.overrides) if args.overrides else ''}.\n\n{first}\n\n{second}"
+        f"{', ours with ' + ' '.join(args.overrides) if args.overrides else ''}.\n\n{first}\n\n{second}\n\n"
+        f"With all weights trained, the matrix products alone would take {generating_s:.1f} s to generate and "
+        f"{training_s:.1f} s to train, in bfloat16 at the rate of one product by itself, measured after the steps."
     )
     print(f"\n{body}")
     if args.write:
