@@ -204,9 +204,11 @@ class FSDPBackend:
         with ExitStack() as stack:
             stack.enter_context(torch.no_grad())
             if self.reference is None:
+                # peft marks what is trained in passing, and on gathered copies the mark would be lost with them.
+                sharding.reshard(self.policy)
                 stack.enter_context(model.disable_adapter())
+            stack.callback(sharding.reshard, self.policy if self.reference is None else self.reference)
             yield self.policy if self.reference is None else self.reference
-        self._reshard()
 
     @contextmanager
     def anchor_policy(self) -> Iterator[nn.Module]:
@@ -284,8 +286,7 @@ class FSDPBackend:
     def _reshard(self) -> None:
         # Gathered copies may outlive a forward pass; after a write to the shards they would be stale.
         for model in self._models:
-            for unit in sharding.units(model):
-                unit.reshard()
+            sharding.reshard(model)
 
     def save(self, folder: str) -> None:
         """Write model, optimiser, scheduler, average and this rank's random state into `folder`.

@@ -92,6 +92,12 @@ def units(policy: nn.Module) -> list[Any]:
     return [module for module in policy.modules() if isinstance(module, FSDPModule)]
 
 
+def reshard(policy: nn.Module) -> None:
+    """Free the gathered copies of all parameters."""
+    for unit in units(policy):
+        unit.reshard()
+
+
 def unsharded_parameters(policy: nn.Module) -> list[nn.Parameter]:
     """What the wrap left alone on every rank; call while the wrapped modules are sharded."""
     return [parameter for parameter in policy.parameters() if not _is_sharded(parameter)]

@@ -62,3 +62,22 @@ def test_weights_are_gathered_once_per_step_unless_memory_is_wanted(
 ) -> None:
     setup = Setup(str(tiny_model_dir), fsdp={"reshard_after_forward": reshard})
     assert ranks.run(1, what_is_gathered, setup)[0] == expected
+
+
+def what_is_trained(rank_info: RankInfo, setup: Setup) -> list[bool]:
+    """Whether each adapter's shard takes gradients after the reference was asked."""
+    backend, _ = make_both(rank_info, setup)
+    rows = shard_of(rank_info, batch(0))
+    names = ("input_ids", "attention_mask", "position_ids", "response_mask")
+    with backend.reference_policy() as reference:
+        reference(*(rows.tensor(name) for name in names))
+    backend.policy(*(rows.tensor(name) for name in names))[0].sum().backward()
+    return [value.requires_grad and value.grad is not None for value in backend.trainable.values()]
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_the_reference_leaves_adapters_to_be_trained(ranks: Ranks, tiny_model_dir: Path, world_size: int) -> None:
+    setup = Setup(str(tiny_model_dir), fsdp={"fsdp_mode": "grad_op"}, lora=LORA)
+    for trained in ranks.run(world_size, what_is_trained, setup):
+        assert trained
+        assert all(trained)
