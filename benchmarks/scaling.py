@@ -198,8 +198,9 @@ def report(found: dict[str, list[Measured]], args: argparse.Namespace) -> None:
     heads = ["what grows", "tokens", "generate s", "train s", "step s", "generate ms/token", "train ms/token"]
     heads += ["step ms/token", "peak GB", "B x T x V in float32, GB"]
     lines = [row(axis, one) for axis, points in found.items() for one in points]
-    base = ", ".join(f"{value} {name}" for name, value in asdict(replace(Point(), model="SmolLM2-135M")).items())
-    said = f"A step of {base}, all weights trained in bfloat16, {args.threads} threads; `tokens` with 1 prompt."
+    base = ", ".join(f"{name} {value}" for name, value in asdict(replace(Point(), model="SmolLM2-135M")).items())
+    said = f"A step with {base}; all weights trained in bfloat16, {args.threads} threads; `tokens` with 1 prompt. "
+    said += f"Grown here: {', '.join(found)}."
     body = f"{said} {page.machine()}\n\n{page.table(heads, lines)}\n"
     print(f"\n{body}")
     if args.write:
