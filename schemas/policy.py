@@ -140,7 +140,8 @@ class FSDPConfig(Section):
     cpu_offload: bool = False
     """Keep parameters, gradients and optimiser state in the host's memory; blocks visit the device one by one."""
     reshard_after_forward: bool | None = None
-    """Free a block's gathered parameters after its forward pass; unset follows `fsdp_mode`."""
+    """Free a block's gathered parameters after its forward pass; unset follows `fsdp_mode`, but keeps them on a rank
+    that shares its weights with nobody: true then saves the gathered copy's memory and costs time."""
     activation_checkpointing: bool = False
     """Recompute block activations in the backward pass: less memory, about a third more time."""
     torch_compile: bool = False

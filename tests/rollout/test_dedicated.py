@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from rl_core.train.wire import WeightVersion
 from rl_core.trainers.base import prompt_batch
 from rl_core.trainers.text import TextTrainer
 from schemas.recipe import Recipe
+from tests.rollout.built import built
 
 NUM_STEPS, NUM_PROMPTS, NUM_SIBLINGS = 3, 4, 4
 # The engine decodes token by token, the trainer reads whole rows, both in bfloat16 (log-probabilities near -4.5).
@@ -65,14 +65,8 @@ def recipe(model_dir: Path, *, dedicated: bool = True, **changes: Any) -> Recipe
     )
 
 
-@contextmanager
-def running(settings: Recipe) -> Iterator[TextTrainer]:
-    trainer = TextTrainer(settings, settings.model.path, ITEMS)
-    try:
-        trainer.build()
-        yield trainer
-    finally:
-        trainer.close()
+def running(settings: Recipe) -> AbstractContextManager[TextTrainer]:
+    return built(TextTrainer(settings, settings.model.path, ITEMS))
 
 
 SHARED_WEIGHTS: dict[str, Any] = {

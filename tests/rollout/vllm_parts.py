@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from rl_core.train.wire import WeightVersion
 from rl_core.trainers.text import TextTrainer
 from schemas.recipe import Recipe
 from schemas.rollout import EngineKind, VllmConfig
+from tests.rollout.built import built
 from tests.rollout.test_dedicated import ITEMS, NUM_PROMPTS, NUM_SIBLINGS
 
 INTERPRETER = PROJECT / VllmConfig().python
@@ -124,14 +125,8 @@ def recipe(folder: Path, **changes: Any) -> Recipe:
     )
 
 
-@contextmanager
-def running(settings: Recipe) -> Iterator[AskedTrainer]:
-    trainer = AskedTrainer(settings, settings.model.path, ITEMS)
-    try:
-        trainer.build()
-        yield trainer
-    finally:
-        trainer.close()
+def running(settings: Recipe) -> AbstractContextManager[AskedTrainer]:
+    return built(AskedTrainer(settings, settings.model.path, ITEMS))
 
 
 def sampling(max_new_tokens: int = 8, temperature: float = 1.0, eos_ids: tuple[int, ...] = ()) -> Sampling:
