@@ -126,5 +126,8 @@ bench-trl: $(STAMP) $(TRL_STAMP) ## time a GRPO step beside TRL's, which gets an
 bench-scaling: $(STAMP) ## time and memory of a step as samples, tokens, prompts, ranks and model grow
 	$(BIN)/python -m benchmarks.scaling --write
 
+bench-ahead: $(STAMP) ## time steps whose rollouts start a step ahead beside those that take turns, on two devices
+	$(BIN)/python -m benchmarks.ahead --write
+
 curves: $(STAMP) ## train GRPO, DAPO, RLOO and GSPO on SmolLM2 and draw their rewards (about 20 minutes, idle machine)
 	$(BIN)/python -m benchmarks.curves

@@ -196,6 +196,26 @@ class Recipe(Section):
         return self
 
     @model_validator(mode="after")
+    def _ahead_is_beside_training(self) -> "Recipe":
+        if not self.rollout.steps_ahead:
+            return self
+        if not self.placement.rollout_devices:
+            raise ValueError(
+                "rollout.steps_ahead: 1 samples while others train: set rollout.engine: dedicated (or vllm) and "
+                "placement.rollout_devices, or steps_ahead: 0"
+            )
+        if self.training.steps_per_iteration == 1:
+            raise ValueError(
+                "rollout.steps_ahead: 1 has no effect with training.steps_per_iteration: 1, since no rollout is "
+                "started ahead of a checkpoint; use 2 or more"
+            )
+        if self.rollout.vllm.sleep:
+            raise ValueError(
+                "rollout.vllm.sleep: with steps_ahead: 1 the server samples meanwhile; leave out one of them"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _vllm_can_do_it(self) -> "Recipe":
         if self.rollout.engine is not EngineKind.VLLM:
             return self

@@ -1,6 +1,7 @@
 """The recipe's `rollout` block: how the policy is sampled, and how a dedicated engine gets its weights."""
 
 from enum import StrEnum
+from typing import Literal
 
 from pydantic import Field
 
@@ -106,6 +107,9 @@ class RolloutConfig(Section):
     """Softmax temperature of sampling; the log-probabilities are those of the tempered distribution."""
     max_batch_size: int = Field(default=64, ge=1)
     """Most rows decoded at once."""
+    steps_ahead: Literal[0, 1] = 0
+    """1: an engine on devices of its own samples a step while the step before it trains, with weights that are one step
+    old; `algorithm.correction` weighs that distance. No rollout is started ahead of a checkpoint."""
     episodes: EpisodeConfig = EpisodeConfig()
     """How environments are waited for."""
 

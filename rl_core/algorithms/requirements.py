@@ -16,6 +16,15 @@ def check_average(algorithm: StageAlgorithm, recipe: Recipe) -> None:
         )
 
 
+def check_correction(algorithm: StageAlgorithm, recipe: Recipe) -> None:
+    """Raises: RecipeError where samples of older weights would be trained as if they were of the present ones."""
+    if recipe.rollout.steps_ahead and not algorithm.needs_rollout_log_probs:
+        raise RecipeError(
+            f"rollout.steps_ahead: 1 trains on samples of older weights, which algorithm {named(recipe)} does not "
+            "correct for: set algorithm.correction, for example {level: token, upper: 2.0}, or steps_ahead: 0"
+        )
+
+
 def check_whole_and_unpacked(recipe: Recipe, what: str) -> None:
     """Raises: RecipeError where the placement cuts or packs a model of a kind (`what`) that takes neither."""
     placed = recipe.placement

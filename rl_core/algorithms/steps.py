@@ -5,7 +5,7 @@ from __future__ import annotations
 from rl_core.algorithms.base import StageAlgorithm
 from rl_core.algorithms.diffusion_nft import DiffusionNft
 from rl_core.algorithms.flow_presets import FlowPolicyGradient
-from rl_core.algorithms.requirements import check_average, check_whole_and_unpacked, named
+from rl_core.algorithms.requirements import check_average, check_correction, check_whole_and_unpacked, named
 from rl_core.algorithms.terms import Aggregation
 from rl_core.errors import RecipeError
 from rl_core.sde import action_steps
@@ -26,6 +26,7 @@ def check_serves_steps(algorithm: StageAlgorithm, recipe: Recipe) -> None:
     if not recipe.rewards:
         raise RecipeError("rewards: the domain diffusion has no environments; name at least one scorer")
     check_average(algorithm, recipe)
+    check_correction(algorithm, recipe)
     _check_parts(algorithm, name)
     check_whole_and_unpacked(recipe, "diffusion model")
     if isinstance(algorithm, FlowPolicyGradient):

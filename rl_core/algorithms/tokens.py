@@ -6,7 +6,7 @@ from rl_core.algorithms.base import StageAlgorithm
 from rl_core.algorithms.diffusion_nft import DiffusionNft
 from rl_core.algorithms.flow_presets import FlowPolicyGradient
 from rl_core.algorithms.preference import Preference
-from rl_core.algorithms.requirements import check_average, check_whole_and_unpacked, named
+from rl_core.algorithms.requirements import check_average, check_correction, check_whole_and_unpacked, named
 from rl_core.errors import RecipeError
 from schemas.recipe import Domain, Recipe
 
@@ -24,6 +24,7 @@ def check_serves_tokens(algorithm: StageAlgorithm, recipe: Recipe) -> None:
             "dppo_kl"
         )
     check_average(algorithm, recipe)
+    check_correction(algorithm, recipe)
     if recipe.domain is Domain.VISION:
         check_whole_and_unpacked(recipe, "vision-language model")
     overlong, limit = getattr(algorithm.config, "overlong", None), recipe.rollout.max_new_tokens

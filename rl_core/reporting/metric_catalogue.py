@@ -113,9 +113,11 @@ GROUPS: dict[str, tuple[MetricNote, ...]] = {
         (
             "seconds/<phase>",
             "s",
-            "Wall clock of a phase: `rollout`, `reward`, `advantage`, `train`, `sync`, …",
+            "Wall clock of a phase: `rollout`, `reward`, `advantage`, `train`, `sync`, …; of a rollout that was "
+            "started a step ahead, what was left to wait for.",
         ),
         ("rollout_tokens_per_second", "tokens/s", "Sampled actions over the time of the rollout; of all devices."),
+        ("staleness", "changes", "Changes of the weights since those that sampled, of a rollout started a step ahead."),
         ("train_tokens_per_second", "tokens/s", "Trained actions over the time of the training; of all devices."),
     ),
     "Evaluation": _notes(

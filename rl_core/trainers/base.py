@@ -78,6 +78,8 @@ class Trainer(ABC):
             threads_per_device=placement.threads_per_device,
             collective_timeout_s=placement.collective_timeout_s,
         )
+        self.staleness: int | None = None
+        """Changes of the weights since those that sampled the present step; None where the latest did."""
         self._seconds: dict[str, float] = {}
 
     @property
@@ -119,9 +121,7 @@ class Trainer(ABC):
     def step(self) -> tuple[dict[str, float], DataProtoRef]:
         """One turn of the loop. Returns: the step's metrics, and the rollout of the last track."""
         self._seconds = {}
-        prompts = prompt_batch(self.source.next_batch())
-        with self._phase("rollout"):
-            rollouts = self.rollout(prompts)
+        prompts, rollouts = self.sample()
         metrics: dict[str, float] = {}
         for name, learned in self._learn(prompts, rollouts).items():
             prefix = "" if len(rollouts) == 1 else f"{name}/"
@@ -132,6 +132,12 @@ class Trainer(ABC):
         metrics |= {f"seconds/{phase}": seconds for phase, seconds in self._seconds.items()}
         announce(ProgressEvent("step", self.step_count, self.total_steps, metrics))
         return metrics, list(rollouts.values())[-1]
+
+    def sample(self) -> tuple[DataProto, dict[str, DataProtoRef]]:
+        """The step's prompts, and what the policy makes of them."""
+        prompts = prompt_batch(self.source.next_batch())
+        with self._phase("rollout"):
+            return prompts, self.rollout(prompts)
 
     def evaluate(self, items: Sequence[dict[str, Any]], max_new_tokens: int) -> DataProtoRef:
         """Play held-out rows greedily, in order; with the moving average, where it says so."""
@@ -176,6 +182,10 @@ class Trainer(ABC):
             group.close()
         self.groups = []
 
+    def before_training(self) -> None:
+        """What is to happen between sampling a step and training on it; here nothing."""
+        return None
+
     def train(self, batches: dict[str, DataProto | DataProtoRef]) -> dict[str, dict[str, float]]:
         """Train each track on its rewarded batch, one after the other. Returns: metrics by track."""
         trained = {}
@@ -195,6 +205,7 @@ class Trainer(ABC):
             if self.tracks[name].learns:
                 batches[name] = self._with_advantages(name, rollout, metrics[name])
             metrics[name] = self.describe(rollout) | metrics[name]
+        self.before_training()
         with self._phase("train"):
             trained = self.train(batches)
         for name, batch in batches.items():
@@ -211,7 +222,10 @@ class Trainer(ABC):
             self._measure(self.tracks[name], batch)
             advantages = add_advantages(self.tracks[name].algorithm, batch, self._group_ids(self.tracks[name], batch))
         metrics |= refilled | advantages
-        metrics["rollout_tokens_per_second"] = num_sampled / self._seconds["rollout"]
+        if self.staleness is None:
+            metrics["rollout_tokens_per_second"] = num_sampled / self._seconds["rollout"]
+        else:
+            metrics["staleness"] = float(self.staleness)
         return batch
 
     def _reward(self, track: Track, prompts: DataProto, rollout: DataProtoRef) -> dict[str, float]:

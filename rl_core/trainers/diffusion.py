@@ -27,6 +27,7 @@ TRACK = "images"
 class DiffusionTrainer(OneTrackTrainer):
     """RL on a flow-matching model with the recipe's scorers."""
 
+    track: ClassVar = TRACK
     engine_class: type[DiffusionEngine] = DiffusionEngine
     own_engines: ClassVar = {EngineKind.DEDICATED: DedicatedDiffusionEngine}
 
@@ -65,12 +66,8 @@ class DiffusionTrainer(OneTrackTrainer):
             stack = remote(NftStack, self.backend, algorithm, recipe.diffusion, **options)
         else:
             stack = remote(StepStack, self.backend, algorithm, recipe.diffusion, sde, **options)
-        self.tracks = {TRACK: Track(driver_algorithm, stack, algorithm)}
+        self.tracks = {self.track: Track(driver_algorithm, stack, algorithm)}
         return driver_algorithm
-
-    def rollout(self, prompts: DataProto, attempt: int = 0) -> dict[str, DataProtoRef]:
-        """The group of samples of each prompt."""
-        return {TRACK: self.engine.rollout(prompts, self.step_count, self.up_to_date(evaluation=False), attempt)}
 
     def add_rewards(self, rollout: DataProtoRef) -> dict[str, float]:
         """What the scorers say of the samples."""

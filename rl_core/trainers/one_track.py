@@ -4,22 +4,36 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from rl_core.algorithms.base import StageAlgorithm
 from rl_core.data_proto import DataProto
 from rl_core.distributed import DataProtoRef, Remote, placement, remote
+from rl_core.distributed.remote import PendingCall
 from rl_core.distributed.weight_sync import WeightSync
 from rl_core.rank_info import TrainTopology
 from rl_core.rewards.service import RewardService
 from rl_core.train.wire import WeightVersion
-from rl_core.trainers.base import Trainer
+from rl_core.trainers.base import Trainer, prompt_batch
 from schemas.rollout import EngineKind, SyncConfig, SyncMode
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """The next step's rollout, under way while the present one trains."""
+
+    prompts: DataProto
+    version: WeightVersion
+    """The weights that sample it."""
+    pending: PendingCall
 
 
 class OneTrackTrainer(Trainer):
     """A policy, its stack, and an engine beside them or on devices of its own."""
 
+    track: ClassVar[str]
+    """Name of the one track."""
     engine_class: type[Any]
     """What samples a sibling's policy."""
     own_engines: ClassVar[Mapping[EngineKind, type[Any]]]
@@ -27,6 +41,7 @@ class OneTrackTrainer(Trainer):
     backend: Remote
     sync: Remote | None = None
     reward_service: Remote | None = None
+    _ahead: Ahead | None = None
 
     @abstractmethod
     def training_side(self, backend: Remote | None = None) -> StageAlgorithm:
@@ -78,12 +93,41 @@ class OneTrackTrainer(Trainer):
         if self.recipe.rewards and self.reward_service is None:
             self.reward_service = remote(RewardService, self.recipe.rewards, self.recipe.reward_service)
 
-    def train(self, batches: dict[str, DataProto | DataProtoRef]) -> dict[str, dict[str, float]]:
-        """Train, meanwhile without the engine where it is to sleep. Returns: metrics by track."""
+    def before_training(self) -> None:
+        """The engine goes to sleep, or on to the next step, as the recipe says."""
         rollout = self.recipe.rollout
         if rollout.engine is EngineKind.VLLM and rollout.vllm.sleep:
             self.engine.sleep()
-        return super().train(batches)
+        if rollout.steps_ahead and (self.step_count + 1) % self.recipe.training.steps_per_iteration:
+            self._ahead = self._start_ahead()
+
+    def rollout(self, prompts: DataProto, attempt: int = 0) -> dict[str, DataProtoRef]:
+        """The group of samples of each prompt."""
+        version = self.up_to_date(evaluation=False)
+        return {self.track: self.engine.rollout(prompts, self.step_count, version, attempt)}
+
+    def sample(self) -> tuple[DataProto, dict[str, DataProtoRef]]:
+        """The step's prompts with their samples, which may have been started a step ahead."""
+        ahead, self._ahead, self.staleness = self._ahead, None, None
+        if ahead is None:
+            return super().sample()
+        with self._phase("rollout"):
+            rollout = ahead.pending.result()
+        self.staleness = self.backend.weight_version().number - ahead.version.number
+        return ahead.prompts, {self.track: rollout}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore `state_dict()`; a rollout that was started ahead belongs to what was left."""
+        self._ahead = None
+        super().load_state_dict(state)
+
+    def _start_ahead(self) -> Ahead:
+        """The prompts after the present ones go to the engine, with the weights that there are before this training."""
+        with self._phase("sync"):
+            version = self.up_to_date(evaluation=False)
+        assert version is not None, "an engine beside training has weights of its own"
+        prompts = prompt_batch(self.source.next_batch())
+        return Ahead(prompts, version, self.engine.rollout.submit(prompts, self.step_count + 1, version))
 
     @property
     def _sync_config(self) -> SyncConfig:
@@ -96,8 +140,9 @@ class OneTrackTrainer(Trainer):
         return remote(self.own_engines[recipe.rollout.engine], *model, *self.engine_options())
 
     def sync_weights(self) -> None:
-        """Send a dedicated engine the weights that rollouts use, unless it holds them."""
-        self.up_to_date(evaluation=False)
+        """Send a dedicated engine the weights that rollouts use, unless it holds them or is at work."""
+        if self._ahead is None:
+            self.up_to_date(evaluation=False)
 
     def up_to_date(self, *, evaluation: bool) -> WeightVersion | None:
         """The weights that a dedicated engine holds after a sync, which sends nothing when it holds the right ones.

@@ -27,7 +27,6 @@ class TextTrainer(OneTrackTrainer):
     """RL on a causal language model with its environments."""
 
     track: ClassVar = "text"
-    """Name of the one track."""
     engine_class = RolloutEngine
     own_engines: ClassVar = {EngineKind.DEDICATED: DedicatedEngine, EngineKind.VLLM: VllmEngine}
 
@@ -91,11 +90,6 @@ class TextTrainer(OneTrackTrainer):
         """Of `RolloutEngine`."""
         recipe = self.recipe
         return recipe.rollout, portable_options(recipe.environments), recipe.model.chat_template_kwargs, recipe.seed
-
-    def rollout(self, prompts: DataProto, attempt: int = 0) -> dict[str, DataProtoRef]:
-        """The group of replies to each prompt."""
-        version = self.up_to_date(evaluation=False)
-        return {self.track: self.engine.rollout(prompts, self.step_count, version, attempt)}
 
     def add_rewards(self, rollout: DataProtoRef) -> dict[str, float]:
         """The environment's rewards, and with them those of the recipe's scorers."""

@@ -12,57 +12,16 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from rl_core.envs import BaseTextEnv, BaseTextEnvStepOutput
 from rl_core.errors import StaleEngine, WorkerDied
 from rl_core.train.wire import WeightVersion
 from rl_core.trainers.base import prompt_batch
 from rl_core.trainers.text import TextTrainer
 from schemas.recipe import Recipe
 from tests.rollout.built import built
+from tests.rollout.vowels import DEDICATED, ITEMS, NUM_PROMPTS, NUM_SIBLINGS, NUM_STEPS, recipe
 
-NUM_STEPS, NUM_PROMPTS, NUM_SIBLINGS = 3, 4, 4
 # The engine decodes token by token, the trainer reads whole rows, both in bfloat16 (log-probabilities near -4.5).
 BF16_TOLERANCE = 0.05
-DEDICATED: dict[str, Any] = {"placement": {"num_devices": 2, "rollout_devices": 1}}
-
-
-class VowelEnv(BaseTextEnv):
-    """Pays for the share of vowels."""
-
-    def __init__(self, env_config: dict[str, Any] | None = None, extras: dict[str, Any] | None = None) -> None:
-        super().__init__()
-
-    def step(self, action: str) -> BaseTextEnvStepOutput:
-        reward = sum(letter in "aeiouAEIOU" for letter in action) / max(1, len(action)) + action.count("7") / 8
-        return BaseTextEnvStepOutput(observations=[], reward=reward, done=True, metadata={})
-
-
-ITEMS = [
-    {
-        "uid": f"row-{row}",
-        "prompt": [{"role": "user", "content": f"say {row * 7}"}],
-        "env_class": "tests.rollout.test_dedicated:VowelEnv",
-        "env_extras": {"reward_spec": {"ground_truth": ""}},
-    }
-    for row in range(NUM_PROMPTS * 2)
-]
-
-
-def recipe(model_dir: Path, *, dedicated: bool = True, **changes: Any) -> Recipe:
-    rollout = {"samples_per_prompt": NUM_SIBLINGS, "max_new_tokens": 8} | changes.pop("rollout", {})
-    placement = {"num_devices": 1, "threads_per_device": 1, "micro_batch_size": 8}
-    return Recipe.model_validate(
-        {
-            "name": "vowels",
-            "model": {"path": str(model_dir)},
-            "optimizer": {"learning_rate": 2e-2, "eps": 1e-4},
-            "data": {"train": ["unused"], "eval": ["unused"]},
-            "rollout": rollout | ({"engine": "dedicated"} if dedicated else {}),
-            "training": {"num_iterations": 1, "steps_per_iteration": NUM_STEPS, "prompts_per_step": NUM_PROMPTS},
-            "placement": placement | (DEDICATED["placement"] if dedicated else {}),
-        }
-        | changes
-    )
 
 
 def running(settings: Recipe) -> AbstractContextManager[TextTrainer]:

@@ -1,0 +1,93 @@
+"""`make bench-ahead`: a step of the recipe `text` with two devices of a core each, by turns and a step ahead.
+
+    python -m benchmarks.ahead [--rounds 2] [--steps 4] [--write] [key=value ...]
+
+One device trains, the other samples. `turns`: rollout, then training. `ahead`: the next step's rollout beside training.
+`one device`: the in-process engine, with both cores to itself. Each round starts the workers of each afresh; the first
+two steps of each are warm-up, since the second is the first whose rollout was started ahead. What `key=value` says
+changes the recipe of all three.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+
+from benchmarks import page
+from rl_core.data.generate import GenerateSpec, materialise
+from rl_core.data.prompt_items import ItemMaker
+from rl_core.distributed import ray_cluster
+from rl_core.home import Home
+from rl_core.models.locate import locate
+from rl_core.recipes import load_recipe
+from rl_core.trainers.text import TextTrainer
+
+WARM_UP = 2
+SIZES = ["rollout.max_new_tokens=64", "fsdp.param_dtype=bfloat16", "algorithm.correction={level: token, upper: 2.0}"]
+TWO = ["placement.num_devices=2", "placement.rollout_devices=1", "placement.threads_per_device=1"]
+WAYS = {
+    "turns": [*TWO, "rollout.engine=dedicated"],
+    "ahead": [*TWO, "rollout.engine=dedicated", "rollout.steps_ahead=1"],
+    "one device": ["placement.num_devices=1", "placement.threads_per_device=2"],
+}
+SHOWN = ("seconds/rollout", "seconds/train", "seconds/sync", "delta_log_prob_mean", "staleness")
+
+
+def steps_of(overrides: list[str], num_steps: int) -> list[dict[str, float]]:
+    """Metrics of the steps after the warm-up, with `step`, the wall clock of each."""
+    steps = [f"training.steps_per_iteration={num_steps + WARM_UP + 1}", "training.num_iterations=1"]
+    recipe = load_recipe("text", [*SIZES, *overrides, *steps])
+    make, spec = ItemMaker(), GenerateSpec.model_validate(recipe.data.train[0])
+    with tempfile.TemporaryDirectory() as folder:
+        rows = [json.loads(line) for line in materialise(spec, folder).read_text().splitlines()]
+    items = [make(row, f"row {number}") for number, row in enumerate(rows)]
+    trainer = TextTrainer(recipe, locate(recipe.model.path, Home.default().models), items)
+    found = []
+    try:
+        trainer.build()
+        for _ in range(num_steps + WARM_UP):
+            start = time.perf_counter()
+            metrics, _ = trainer.step()
+            found.append(metrics | {"step": time.perf_counter() - start})
+    finally:
+        trainer.close()
+    return found[WARM_UP:]
+
+
+def main() -> None:
+    """Run every way in turn and print a line for each."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--write", action="store_true", help="put the table into docs/benchmarks.md")
+    parser.add_argument("overrides", nargs="*", metavar="key=value")
+    args = parser.parse_args()
+    found: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
+    with ray_cluster(None, 2, "cpu"):
+        for number in range(args.rounds):
+            for way, overrides in WAYS.items():
+                found[way] += steps_of([*overrides, *args.overrides], args.steps)
+                seconds = statistics.median(step["step"] for step in found[way])
+                print(f"round {number + 1}, {way}: {seconds:.2f} s a step so far", flush=True)
+    turns = statistics.median(step["step"] for step in found["turns"])
+    lines = []
+    for way, steps in found.items():
+        middle = {key: statistics.median(step.get(key, 0.0) for step in steps) for key in ("step", *SHOWN)}
+        shown = [f"{middle[key]:.2f}" for key in SHOWN[:3]] + [f"{middle[key]:.4f}" for key in SHOWN[3:4]]
+        lines.append([way, f"{middle['step']:.2f}", f"{turns / middle['step']:.2f}", *shown, f"{middle[SHOWN[4]]:.0f}"])
+    heads = ["way", "step s", "beside turns", "waits for rollout s", "train s", "sync s", "mean Δlogp", "staleness"]
+    changed = f", with {' '.join(args.overrides)}" if args.overrides else ""
+    body = (
+        f"Recipe text with 64 new tokens, adapters in bfloat16; medians of {args.rounds} x {args.steps} steps. "
+        f"{page.machine()}{changed}.\n\n{page.table(heads, lines)}"
+    )
+    print(f"\n{body}")
+    if args.write:
+        page.write_section("A rollout ahead: `make bench-ahead`", body)
+
+
+if __name__ == "__main__":
+    main()
