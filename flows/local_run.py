@@ -3,10 +3,12 @@
 import os
 import signal
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from flows.local_api import LocalApi, start_local_api
+from rl_core.cluster import early_cluster
 from rl_core.orphans import no_orphans
 from rl_core.recipes import load_recipe
 from schemas.receipts import EvalReceipt, ModelReceipt
@@ -19,9 +21,11 @@ if TYPE_CHECKING:
 def run_locally(recipe: str, overrides: Sequence[str], profile: str | None, *, fresh: bool, debug: bool) -> None:
     """Check the recipe, then run the flow with a live display and print a summary."""
     settings = load_recipe(recipe, overrides, profile)
-    with _displayed(settings, debug) as display:
+    with _displayed(settings, debug) as (display, api):
         from flows.rl_train import rl_train
 
+        if api is not None:
+            api.wait()
         receipt = rl_train(recipe, list(overrides), profile, fresh)
     assert isinstance(receipt, ModelReceipt)  # only a retraining may find nothing to do
     display.summary(receipt)
@@ -36,29 +40,44 @@ def evaluate_locally(
 
     candidate = find_candidate(model, home := Home.default())
     settings = evaluation_recipe(candidate, recipe, overrides, profile, home)
-    with _displayed(settings, debug) as display:
+    with _displayed(settings, debug) as (display, api):
         from flows.rl_evaluate import rl_evaluate
 
+        if api is not None:
+            api.wait()
         receipt = rl_evaluate(model, recipe, list(overrides), profile)
     assert isinstance(receipt, EvalReceipt)
     display.evaluation(candidate.name, receipt, candidate.recorded(receipt))
 
 
 @contextmanager
-def _displayed(recipe: "Recipe", debug: bool) -> "Iterator[Display]":
-    """A display for what happens in the block, which ends in an orderly way on Ctrl-C and SIGTERM."""
+def _displayed(recipe: "Recipe", debug: bool) -> "Iterator[tuple[Display, LocalApi | None]]":
+    """A display for what happens in the block, which ends in an orderly way on Ctrl-C and SIGTERM.
+
+    The Prefect API and the cluster start meanwhile; what they need of the machine is free while this process imports.
+    """
     if not debug:
         # The API keeps the whole log; the console shows the display instead.
         os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
         os.environ.setdefault("TQDM_DISABLE", "1")
-    from flows.display import Display
-
     for ending in (signal.SIGTERM, signal.SIGINT):
         signal.signal(ending, _interrupt)
-    with no_orphans(), Display(recipe) as display:
-        display.note("starting the Prefect API")
-        yield display
+    with no_orphans():
+        api = start_local_api()
+        with _cluster_of(recipe):
+            from flows.display import Display
+
+            with Display(recipe) as display:
+                display.note("starting the Prefect API")
+                yield display, api
+
+
+def _cluster_of(recipe: "Recipe") -> AbstractContextManager[None]:
+    placed = recipe.placement
+    if placed.ray_address is not None:
+        return nullcontext()
+    return early_cluster(placed.num_devices, placed.device)
 
 
 def _interrupt(signum: int, frame: FrameType | None) -> None:

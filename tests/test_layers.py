@@ -31,7 +31,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "rl_core.settings_files",
     ),
     ("rl_core.models", "rl_core.train", "rl_core.rollout"),
-    ("rl_core.distributed", "rl_core.tracking"),
+    ("rl_core.cluster", "rl_core.distributed", "rl_core.tracking"),
     (
         "rl_core.trainers",
         "rl_core.evaluation",
@@ -48,7 +48,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 
 MODEL_CODE = ("rl_core.models", "rl_core.train", "rl_core.rollout")
 HOMES: dict[str, tuple[str, ...]] = {
-    "ray": ("rl_core.distributed",),
+    "ray": ("rl_core.cluster", "rl_core.distributed"),
     "mlflow": ("rl_core.tracking",),
     "prefect": ("flows", "tasks"),
     "transformers": (*MODEL_CODE, "rl_core.rewards"),

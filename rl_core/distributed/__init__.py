@@ -1,7 +1,7 @@
 """Placing work on devices: the only importer of ray. See README.md beside this file."""
 
+from rl_core.cluster import ray_cluster
 from rl_core.dispatch import Broadcast, Collect, Dispatch, Execute, distributed
-from rl_core.distributed.cluster import ray_cluster
 from rl_core.distributed.device_pool import DevicePool
 from rl_core.distributed.placement import Block, placement, remote
 from rl_core.distributed.refs import DataProtoRef

@@ -32,7 +32,7 @@ def cluster_runner(address: str) -> Runner:
     """Checks parts on the cluster at `address`."""
 
     def run(parts: Sequence[Part], settings: CheckSettings, held_out: HeldOut) -> Iterator[tuple[Part, Checked]]:
-        from rl_core.distributed.cluster import ray_cluster
+        from rl_core.cluster import ray_cluster
 
         if parts:
             with ray_cluster(address, 1, "cpu"):

@@ -18,7 +18,7 @@ def cluster_runner(address: str) -> Runner:
     """Runs jobs on the cluster at `address`; progress is told job by job."""
 
     def run(function: str, jobs: Sequence[Any], advance: Advance) -> list[Any]:
-        from rl_core.distributed.cluster import ray_cluster
+        from rl_core.cluster import ray_cluster
 
         if not jobs:
             return []

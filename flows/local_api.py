@@ -1,0 +1,110 @@
+"""The Prefect API of a run in this process, where no server is known: a server process that ends with this one.
+
+Prefect would start the same process by itself, but not before the flow is called, and only after importing the whole
+server here. Started this way it comes up while the run's own packages are imported.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import socket
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+from rl_core.errors import ServiceError
+
+LOCAL = "127.0.0.1"
+DECIDING = (
+    "PREFECT_API_URL",
+    "PREFECT_PROFILE",
+    "PREFECT_PROFILES_PATH",
+    "PREFECT_SERVER_EPHEMERAL_ENABLED",
+    "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE",
+)
+"""Variables by which a user chooses a server."""
+AS_PREFECT_WOULD = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
+"""What Prefect tells the servers that it starts by itself."""
+POLL_S = 0.05
+GRACE_S = 5.0
+
+
+class LocalApi:
+    """A server under way. Made before Prefect is imported, since Prefect reads the address then."""
+
+    def __init__(self) -> None:
+        self.port = _free_port()
+        self.process = subprocess.Popen(
+            _command(self.port),
+            env=os.environ | AS_PREFECT_WOULD,
+            # Ctrl-C is this process's to answer, which still has the run's end to report.
+            start_new_session=True,
+        )
+        # Registered first and therefore run last: Prefect sends its last logs and events at exit.
+        atexit.register(self.stop)
+
+    @property
+    def url(self) -> str:
+        """What `PREFECT_API_URL` is to be."""
+        return f"http://{LOCAL}:{self.port}/api"
+
+    def wait(self) -> None:
+        """Return once it answers. Raises: ServiceError when it does not."""
+        import httpx
+
+        timeout_s = float(os.environ["PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS"])
+        deadline = time.monotonic() + timeout_s
+        while self.process.poll() is None and time.monotonic() < deadline:
+            try:
+                if httpx.get(f"{self.url}/health", timeout=timeout_s).is_success:
+                    return
+            except httpx.TransportError:
+                time.sleep(POLL_S)
+        ended = self.process.poll()
+        how = f"ended with code {ended}" if ended is not None else f"does not answer within {timeout_s:g} s"
+        raise ServiceError(f"the local Prefect API {how}; `rl-train up` starts one that stays and keeps a log")
+
+    def stop(self) -> None:
+        """End it."""
+        self.process.terminate()
+        try:
+            self.process.wait(GRACE_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def start_local_api() -> LocalApi | None:
+    """Start an API and set `PREFECT_API_URL` to it. Returns: None where Prefect has settings of the user's to read."""
+    if _is_configured(Path(os.environ["PREFECT_HOME"])):
+        return None
+    api = LocalApi()
+    os.environ["PREFECT_API_URL"] = api.url
+    return api
+
+
+def _is_configured(prefect_home: Path) -> bool:
+    """Whether something may name a server, or forbid one; told without importing Prefect, which takes seconds."""
+    project = Path("pyproject.toml")
+    return (
+        any(name in os.environ for name in DECIDING)
+        or any(path.is_file() for path in (prefect_home / "profiles.toml", Path("prefect.toml"), Path(".env")))
+        or (project.is_file() and "[tool.prefect" in project.read_text(encoding="utf-8"))
+    )
+
+
+def _command(port: int) -> list[str]:
+    spec = find_spec("prefect")
+    assert spec is not None and spec.origin is not None
+    app = ["--app-dir", str(Path(spec.origin).parents[1]), "--factory", "prefect.server.api.server:create_app"]
+    where = ["--host", LOCAL, "--port", str(port)]
+    return [sys.executable, "-m", "uvicorn", *app, *where, "--log-level", "error", "--lifespan", "on"]
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((LOCAL, 0))
+        return probe.getsockname()[1]

@@ -1,0 +1,114 @@
+"""The Ray cluster a run computes on: a running one, or a private one that ends with the run."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PRELOADED = ("rl_core.distributed.worker", "rl_core.trainers.text", "transformers.modeling_utils", "peft")
+"""What takes workers longest to import, whatever they train."""
+
+_early: threading.Event | None = None
+"""Set once the cluster of `early_cluster` has started."""
+
+
+@contextmanager
+def early_cluster(num_devices: int, device_kind: str) -> Iterator[None]:
+    """For the block, a private cluster that starts beside what this process does; `ray_cluster` inside waits for it.
+
+    Its first processes import what a worker needs before there is one. With GPUs there is none: a process that looks
+    for GPUs once, as imports may, does not see which it is given later.
+    """
+    global _early
+    if device_kind != "cpu":
+        yield
+        return
+    _early, over = threading.Event(), threading.Event()
+    # Ray's processes end with the thread that started them, so it stays until the block is over.
+    thread = threading.Thread(target=_hold, args=(num_devices, _early, over), name="early cluster")
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        _early = None
+
+
+def _hold(num_devices: int, ready: threading.Event, over: threading.Event) -> None:
+    # What fails here fails again in the `ray_cluster` that waits for it, which says so.
+    with ExitStack() as cluster, suppress(Exception):
+        try:
+            system = {"preload_python_modules": list(PRELOADED), "num_workers_soft_limit": num_devices}
+            cluster.enter_context(_started(None, num_devices, "cpu", _system_config=system))
+            cluster.enter_context(_collected_output())
+        finally:
+            ready.set()
+        over.wait()
+
+
+@contextmanager
+def ray_cluster(address: str | None, num_devices: int, device_kind: str) -> Iterator[None]:
+    """A Ray connection for the block: the running one, that at `address`, or a private one that ends with the block."""
+    import ray
+
+    if _early is not None:
+        _early.wait()
+    if ray.is_initialized():
+        yield
+        return
+    with _started(address, num_devices, device_kind), _collected_output():
+        yield
+
+
+@contextmanager
+def _started(address: str | None, num_devices: int, device_kind: str, **options: Any) -> Iterator[None]:
+    import ray
+
+    if address is None:
+        options["num_cpus"] = max(num_devices, os.cpu_count() or 1)
+    if device_kind == "cuda" and address is None:
+        options["num_gpus"] = num_devices
+    # A private cluster's own token is no news to anyone.
+    logging.getLogger("ray._private.authentication.authentication_token_setup").setLevel(logging.ERROR)
+    # Nor that SIGTERM stays with whoever runs the flow.
+    logging.getLogger("ray._private.worker").addFilter(lambda record: "SIGTERM handler" not in record.getMessage())
+    with _keep_signal_handlers():
+        ray.init(
+            address=address or "local",
+            include_dashboard=False if address is None else None,
+            configure_logging=False,
+            log_to_driver=True,
+            **options,
+        )
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _collected_output() -> AbstractContextManager[None]:
+    # Ray can start without waiting for what this import brings along.
+    from rl_core.distributed.output import collected_output
+
+    return collected_output()
+
+
+@contextmanager
+def _keep_signal_handlers() -> Iterator[None]:
+    """`ray.init` replaces the SIGTERM handler, by which Prefect cancels a run in an orderly way; put it back."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, handler)

@@ -1,0 +1,46 @@
+"""A private cluster that starts beside its driver. In a process of its own: this one has a cluster already."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+DRIVER = """
+import json
+import sys
+
+import ray
+
+from rl_core.cluster import early_cluster, ray_cluster
+
+
+class Names:
+    def __init__(self):
+        self.before = [name for name in ("torch", "transformers.modeling_utils", "peft") if name in sys.modules]
+
+
+with early_cluster(1, "cpu"):
+    with ray_cluster(None, 1, "cpu"):
+        actor = ray.remote(Names).options(num_cpus=1).remote()
+        before = ray.get(actor.__ray_call__.remote(lambda self: self.before))
+        pids = [node["NodeManagerAddress"] for node in ray.nodes()]
+    still_up = ray.is_initialized()
+    import psutil
+    below = [process.pid for process in psutil.Process().children(recursive=True)]
+print(json.dumps({"before": before, "still_up": still_up, "after": ray.is_initialized(), "below": below}))
+"""
+
+
+@pytest.mark.slow
+def test_workers_have_imported_what_they_need_and_everything_ends_with_the_block():
+    done = subprocess.run([sys.executable, "-c", DRIVER], capture_output=True, text=True, timeout=240, check=True)
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert said["before"] == ["torch", "transformers.modeling_utils", "peft"]
+    assert said["still_up"] is True
+    assert said["after"] is False
+    assert said["below"] and not any(psutil.pid_exists(pid) for pid in said["below"])
+    assert "SIGTERM" not in done.stderr

@@ -1,0 +1,54 @@
+"""The Prefect API that a local run starts by itself."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from flows import local_api
+from rl_core.errors import ServiceError
+
+
+@pytest.fixture
+def nothing_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder and an environment without a word about Prefect servers."""
+    monkeypatch.chdir(tmp_path)
+    for name in local_api.DECIDING:
+        # Set first, so that it is absent again afterwards, whatever the test leaves there.
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "prefect"))
+    monkeypatch.setenv("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "90")
+    return tmp_path
+
+
+@pytest.mark.slow
+def test_it_answers_and_ends(nothing_chosen: Path):
+    api = local_api.start_local_api()
+    assert api is not None
+    try:
+        assert os.environ["PREFECT_API_URL"] == api.url
+        api.wait()
+        assert httpx.get(f"{api.url}/health").json() is True
+        assert httpx.post(f"{api.url}/flow_runs/filter", json={}).json() == []
+    finally:
+        api.stop()
+    assert not psutil.pid_exists(api.process.pid)
+    with pytest.raises(ServiceError, match="the local Prefect API ended with code"):
+        api.wait()
+
+
+@pytest.mark.parametrize(
+    "chosen", ["PREFECT_API_URL", "PREFECT_PROFILE", "prefect/profiles.toml", "prefect.toml", ".env", "pyproject.toml"]
+)
+def test_what_the_user_chose_is_left_to_prefect(nothing_chosen: Path, monkeypatch: pytest.MonkeyPatch, chosen: str):
+    if chosen.startswith("PREFECT"):
+        monkeypatch.setenv(chosen, "http://127.0.0.1:9/api")
+    else:
+        (nothing_chosen / chosen).parent.mkdir(exist_ok=True)
+        (nothing_chosen / chosen).write_text("[tool.prefect.api]\n")
+    assert local_api.start_local_api() is None
