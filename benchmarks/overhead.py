@@ -132,7 +132,7 @@ def report(recipe: str, begun: dict[str, float], iterations: list[Iteration]) ->
     ]
     heads = ["iteration", "wall s", "rollout and training s", "the rest s", "share of the rest"]
     waits = [
-        [f"rl-train run {recipe} until its workers are started", f"{begun['start workers']:.1f}"],
+        [f"rl-train run {recipe} until its workers start", f"{begun['start workers']:.1f}"],
         [f"rl-train run {recipe} to the first rollout", f"{begun[FIRST]:.1f}"],
     ]
     waits += [[name, f"{answer_s(arguments):.2f}"] for name, arguments in ANSWERS.items()]

@@ -5,7 +5,8 @@
 
 SmolLM2-135M, 8 prompts x 8 samples x 64 tokens, no KL. Each setting starts one process per side, kept for all its
 steps, of which one at a time works; the median of the steps after the warm-up counts. `fp32` computes in float32,
-`bf16` in bfloat16 with float32 weights kept (for TRL autocast, its default), `bf16-weights` keeps nothing wider. Peak
+`bf16` in bfloat16 with float32 weights kept (for TRL autocast, its default), `bf16-weights` keeps nothing wider. TRL
+takes a prompt's samples in one pass and adds gradients up; with `bf16-one-pass` all rows of the step at once. Peak
 memory is that of the process. Processor seconds are printed beside those of the wall: other work on the machine
 lengthens them less. `--free` lets replies end by themselves and shows rewards step by step, for `--seeds` seeds. What
 `key=value` says changes our recipe. `--write` puts the table into docs/benchmarks.md.
@@ -34,9 +35,10 @@ ROOT = Path(__file__).parents[1]
 PEER = ROOT / ".venv-trl" / "bin" / "python"
 MODEL = "embedded:smollm2-135m-instruct"
 SETTINGS = {
-    "fp32": {"weights": "float32", "autocast": False},
-    "bf16": {"weights": "float32", "autocast": True},
-    "bf16-weights": {"weights": "bfloat16", "autocast": False},
+    "fp32": {"weights": "float32", "autocast": False, "one_pass": False},
+    "bf16": {"weights": "float32", "autocast": True, "one_pass": False},
+    "bf16-one-pass": {"weights": "float32", "autocast": True, "one_pass": True},
+    "bf16-weights": {"weights": "bfloat16", "autocast": False, "one_pass": False},
 }
 NUM_WEIGHTS = 134_515_008
 PHASES = ("generate", "train", "step")

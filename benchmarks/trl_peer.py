@@ -97,6 +97,7 @@ def main():
         rewards.extend(given)
         return given
 
+    num_passes = 1 if settings["one_pass"] else settings["num_prompts"]
     forced = {"min_new_tokens": settings["new_tokens"]} if settings["forced"] else {}
     turns = Turns(out, rewards)
     trainer = Timed(
@@ -111,8 +112,8 @@ def main():
             bf16=settings["autocast"],
             model_init_kwargs={"dtype": settings["weights"]},
             gradient_checkpointing=settings["checkpointing"],
-            per_device_train_batch_size=settings["samples"],
-            gradient_accumulation_steps=settings["num_prompts"],
+            per_device_train_batch_size=settings["samples"] * settings["num_prompts"] // num_passes,
+            gradient_accumulation_steps=num_passes,
             num_generations=settings["samples"],
             max_completion_length=settings["new_tokens"],
             temperature=1.0,
