@@ -1,18 +1,17 @@
 """The picture of a training run: sampled reward (or what stands for it) by step, and held-out accuracy."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from schemas.receipts import EvalReceipt
 from schemas.recipe import Domain
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 REWARD_COLOUR = "#2563eb"
 ACCURACY_COLOUR = "#d9480f"
@@ -66,9 +65,6 @@ def reward_curve(
     Args: history: one mapping per step with `step` and the metrics of `curve`.
         Points whose mean is not finite are gaps. evaluations: in any order.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     figure = Figure(figsize=(9, 5), dpi=100, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
@@ -148,8 +144,6 @@ def _dress(axes: Axes, title: str) -> None:
     axes.set_title(title, loc="left", fontsize=13, fontweight="bold", color=TEXT_COLOUR, pad=12)
     axes.set_xlabel("optimiser step", color=TEXT_COLOUR)
     axes.set_ylabel("reward / accuracy", color=TEXT_COLOUR)
-    from matplotlib.ticker import MaxNLocator
-
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.margins(x=0.07)
     axes.grid(axis="y", color=GRID_COLOUR, linewidth=0.8)
