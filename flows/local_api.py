@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -16,8 +15,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from rl_core.errors import ServiceError
+from rl_core.services.exposure import LOCALHOST
+from rl_core.services.ports import free_port
 
-LOCAL = "127.0.0.1"
 DECIDING = (
     "PREFECT_API_URL",
     "PREFECT_PROFILE",
@@ -36,7 +36,7 @@ class LocalApi:
     """A server under way. Made before Prefect is imported, since Prefect reads the address then."""
 
     def __init__(self) -> None:
-        self.port = _free_port()
+        self.port = free_port(LOCALHOST)
         self.process = subprocess.Popen(
             _command(self.port),
             env=os.environ | AS_PREFECT_WOULD,
@@ -49,20 +49,18 @@ class LocalApi:
     @property
     def url(self) -> str:
         """What `PREFECT_API_URL` is to be."""
-        return f"http://{LOCAL}:{self.port}/api"
+        return f"http://{LOCALHOST}:{self.port}/api"
 
     def wait(self) -> None:
         """Return once it answers. Raises: ServiceError when it does not."""
-        import httpx
+        from rl_core.services.catalogue import answers
 
         timeout_s = float(os.environ["PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS"])
         deadline = time.monotonic() + timeout_s
         while self.process.poll() is None and time.monotonic() < deadline:
-            try:
-                if httpx.get(f"{self.url}/health", timeout=timeout_s).is_success:
-                    return
-            except httpx.TransportError:
-                time.sleep(POLL_S)
+            if answers(f"{self.url}/health"):
+                return
+            time.sleep(POLL_S)
         ended = self.process.poll()
         how = f"ended with code {ended}" if ended is not None else f"does not answer within {timeout_s:g} s"
         raise ServiceError(f"the local Prefect API {how}; `rl-train up` starts one that stays and keeps a log")
@@ -100,11 +98,5 @@ def _command(port: int) -> list[str]:
     spec = find_spec("prefect")
     assert spec is not None and spec.origin is not None
     app = ["--app-dir", str(Path(spec.origin).parents[1]), "--factory", "prefect.server.api.server:create_app"]
-    where = ["--host", LOCAL, "--port", str(port)]
+    where = ["--host", LOCALHOST, "--port", str(port)]
     return [sys.executable, "-m", "uvicorn", *app, *where, "--log-level", "error", "--lifespan", "on"]
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((LOCAL, 0))
-        return probe.getsockname()[1]

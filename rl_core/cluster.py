@@ -33,12 +33,13 @@ def early_cluster(num_devices: int, device_kind: str) -> Iterator[None]:
     _early, over = threading.Event(), threading.Event()
     # Ray's processes end with the thread that started them, so it stays until the block is over.
     thread = threading.Thread(target=_hold, args=(num_devices, _early, over), name="early cluster")
-    thread.start()
     try:
+        thread.start()
         yield
     finally:
         over.set()
-        thread.join()
+        if thread.is_alive():
+            thread.join()
         _early = None
 
 

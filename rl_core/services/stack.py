@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -21,6 +20,7 @@ from rl_core.home import Home
 from rl_core.running import stop_tree
 from rl_core.services import catalogue
 from rl_core.services.exposure import LOCALHOST, check_exposure
+from rl_core.services.ports import free_port
 from rl_core.services.service import Record, Service, State
 
 DEPLOYED = "deployed"
@@ -103,7 +103,7 @@ class Stack:
                 self._say(f"{name} runs at {record.url}")
                 return record
             self._stop([name])
-        service = make(_free_port(host, catalogue.USUAL_PORTS.get(name, 0)))
+        service = make(free_port(host, catalogue.USUAL_PORTS.get(name, 0)))
         self._say(f"starting {name}")
         started = service.start(catalogue.REPOSITORY, self.home.logs / f"{name}.log")
         self._save({name: started.model_dump()})
@@ -188,18 +188,3 @@ class Stack:
 
 def _port_of(url: str) -> int:
     return int(url.split("/")[2].rpartition(":")[2])
-
-
-def _free_port(host: str, wanted: int) -> int:
-    """`wanted` if nobody listens there, else one that is free."""
-    for port in (wanted, 0):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((host, port))
-            except OSError as error:
-                if port == 0:
-                    raise ServiceError(f"cannot listen on {host}: {error}; give an address of this machine") from error
-                continue
-            return probe.getsockname()[1]
-    raise AssertionError("unreachable")

@@ -117,13 +117,13 @@ def test_training_waits_in_a_pool_of_its_own():
 
 
 def test_a_taken_port_is_left_to_its_owner():
-    from rl_core.services.stack import _free_port
+    from rl_core.services.ports import free_port
 
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert _free_port("127.0.0.1", port) not in (0, port)
+        assert free_port("127.0.0.1", port) not in (0, port)
     with pytest.raises(ServiceError, match=r"cannot listen on 192\.0\.2\.77"):
-        _free_port("192.0.2.77", 0)
+        free_port("192.0.2.77", 0)
 
 
 def test_only_a_good_answer_counts_as_health():
