@@ -109,11 +109,10 @@ def print_report(report: "ValidationReport") -> None:
 
 
 def _cluster():
-    import os
+    from rl_core.cluster import configured_address
 
-    if not (os.environ.get("RL_TRAIN_RAY_ADDRESS") or os.environ.get("RAY_ADDRESS")):
+    if (address := configured_address()) is None:
         return None
-    from rl_core.distributed.data_runner import cluster_runner, configured_address
+    from rl_core.distributed.data_runner import cluster_runner
 
-    address = configured_address()
-    return cluster_runner(address) if address else None
+    return cluster_runner(address)

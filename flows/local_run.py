@@ -8,7 +8,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from flows.local_api import LocalApi, start_local_api
-from rl_core.cluster import early_cluster
+from rl_core.cluster import configured_address, early_cluster
 from rl_core.orphans import no_orphans
 from rl_core.recipes import load_recipe
 from schemas.receipts import EvalReceipt, ModelReceipt
@@ -75,7 +75,7 @@ def _displayed(recipe: "Recipe", debug: bool) -> "Iterator[tuple[Display, LocalA
 
 def _cluster_of(recipe: "Recipe") -> AbstractContextManager[None]:
     placed = recipe.placement
-    if placed.ray_address is not None:
+    if configured_address(placed.ray_address) is not None:
         return nullcontext()
     return early_cluster(placed.num_devices, placed.device)
 

@@ -96,7 +96,7 @@ def _context(stage: "Stage[Any]", display: _Display) -> "Context":
     named = stage.config.ray_address or os.environ.get("RL_TRAIN_RAY_ADDRESS") or os.environ.get("RAY_ADDRESS")
     if not named:
         return Context(progress=display.progress)
-    from rl_core.distributed.data_runner import configured_address
+    from rl_core.cluster import configured_address
     from rl_core.distributed.prep_runner import cluster_runner
 
     address = configured_address(stage.config.ray_address)

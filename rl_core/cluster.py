@@ -19,6 +19,11 @@ _early: threading.Event | None = None
 """Set once the cluster of `early_cluster` has started."""
 
 
+def configured_address(placement_address: str | None = None) -> str | None:
+    """Address of the cluster: `RL_TRAIN_RAY_ADDRESS`, the recipe's, or `RAY_ADDRESS`; None when there is none."""
+    return os.environ.get("RL_TRAIN_RAY_ADDRESS") or placement_address or os.environ.get("RAY_ADDRESS") or None
+
+
 @contextmanager
 def early_cluster(num_devices: int, device_kind: str) -> Iterator[None]:
     """For the block, a private cluster that starts beside what this process does; `ray_cluster` inside waits for it.
@@ -47,7 +52,7 @@ def _hold(num_devices: int, ready: threading.Event, over: threading.Event) -> No
     # What fails here fails again in the `ray_cluster` that waits for it, which says so.
     with ExitStack() as cluster, suppress(Exception):
         try:
-            system = {"preload_python_modules": list(PRELOADED), "num_workers_soft_limit": num_devices}
+            system = {"preload_python_modules": list(PRELOADED)}
             cluster.enter_context(_started(None, num_devices, "cpu", _system_config=system))
             cluster.enter_context(_collected_output())
         finally:
@@ -74,7 +79,8 @@ def _started(address: str | None, num_devices: int, device_kind: str, **options:
     import ray
 
     if address is None:
-        options["num_cpus"] = max(num_devices, os.cpu_count() or 1)
+        # Ray starts as many processes at once, each of which costs memory and, preloading, seconds.
+        options["num_cpus"] = num_devices
     if device_kind == "cuda" and address is None:
         options["num_gpus"] = num_devices
     # A private cluster's own token is no news to anyone.

@@ -6,7 +6,6 @@ report is the one that a single machine makes.
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,11 +20,6 @@ from rl_core.errors import DataError
 from schemas.receipts import Rejection
 
 _REJECTIONS = TypeAdapter(list[Rejection])
-
-
-def configured_address(placement_address: str | None = None) -> str | None:
-    """Address of the cluster: `RL_TRAIN_RAY_ADDRESS`, the recipe's, or `RAY_ADDRESS`; None when there is none."""
-    return os.environ.get("RL_TRAIN_RAY_ADDRESS") or placement_address or os.environ.get("RAY_ADDRESS") or None
 
 
 def cluster_runner(address: str) -> Runner:

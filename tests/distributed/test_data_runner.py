@@ -8,10 +8,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from rl_core.cluster import configured_address
 from rl_core.data import checking
 from rl_core.data.checking import CheckSettings
 from rl_core.data.validate import check_files
-from rl_core.distributed.data_runner import cluster_runner, configured_address
+from rl_core.distributed.data_runner import cluster_runner
 from schemas.receipts import ValidationReport
 from tests.data.ten_kinds import BAD, GOOD, write_ten_kinds
 

@@ -30,8 +30,11 @@ with early_cluster(1, "cpu"):
         pids = [node["NodeManagerAddress"] for node in ray.nodes()]
     still_up = ray.is_initialized()
     import psutil
-    below = [process.pid for process in psutil.Process().children(recursive=True)]
-print(json.dumps({"before": before, "still_up": still_up, "after": ray.is_initialized(), "below": below}))
+    children = psutil.Process().children(recursive=True)
+    below = [process.pid for process in children]
+    workers = [name for process in children for name in process.cmdline()[:1] if name in ("ray::IDLE", "ray::Names")]
+said = {"before": before, "workers": workers, "still_up": still_up, "after": ray.is_initialized(), "below": below}
+print(json.dumps(said))
 """
 
 
@@ -40,6 +43,7 @@ def test_workers_have_imported_what_they_need_and_everything_ends_with_the_block
     done = subprocess.run([sys.executable, "-c", DRIVER], capture_output=True, text=True, timeout=240, check=True)
     said = json.loads(done.stdout.splitlines()[-1])
     assert said["before"] == ["torch", "transformers.modeling_utils", "peft"]
+    assert said["workers"] == ["ray::Names"], "a process for every core would import all that in vain"
     assert said["still_up"] is True
     assert said["after"] is False
     assert said["below"] and not any(psutil.pid_exists(pid) for pid in said["below"])
