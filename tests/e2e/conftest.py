@@ -1,4 +1,4 @@
-"""Real runs in processes of their own: started, watched, killed and counted."""
+"""Real runs: in processes of their own, started, watched, killed and counted; or in this one, where its end is all."""
 
 import os
 import signal
@@ -16,6 +16,9 @@ import pytest
 import yaml
 from prefect.settings import PREFECT_API_URL
 
+from rl_core.home import Home
+from rl_core.trainers.session import close_sessions
+from schemas.receipts import ModelReceipt
 from tests.e2e.outcomes import assert_identical, held_out_scores, trained_weights
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -118,6 +121,23 @@ def undisturbed_run(recipe: Path, home: Path, *overrides: str) -> Iterator[Run]:
         yield run
     finally:
         run.close()
+
+
+def train_here(recipe: Path, home: Path, *overrides: str) -> None:
+    """A run in this process, on the session's server and cluster; one of its own takes 20 s to start.
+
+    The caller asks for the fixture `ray_cluster`.
+    """
+    from flows.rl_train import rl_train
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RL_TRAIN_HOME", str(home))
+        for name, value in Home.default().environment().items():
+            patch.setenv(name, value)  # the flow exports them, and they end with the run
+        try:
+            assert isinstance(rl_train(str(recipe), list(overrides)), ModelReceipt)
+        finally:
+            close_sessions()
 
 
 def assert_kills_change_nothing(

@@ -1,15 +1,14 @@
-"""A preset with a critic and one with dynamic sampling through the real flow, from the command to the checkpoint."""
+"""A preset with a critic and one with dynamic sampling through the real flow, to the checkpoint."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from mlflow import MlflowClient
 
-from tests.e2e.conftest import Run
+from tests.e2e.conftest import train_here
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ray_cluster")]
 
 SHORT = ("training.num_iterations=2", "training.steps_per_iteration=2")
 EXPECTED = {
@@ -24,13 +23,9 @@ BLOCKS = {
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_a_preset_trains_through_the_flow(
-    name: str, start: Callable[..., Run], tiny_recipe: Path, tmp_path: Path
-) -> None:
+def test_a_preset_trains_through_the_flow(name: str, tiny_recipe: Path, tmp_path: Path) -> None:
     home = tmp_path / "home"
-    run = start(tiny_recipe, home, *BLOCKS[name], *SHORT)
-    assert run.finish() == 0, run.output
-    assert "evaluate final: accuracy" in run.output
+    train_here(tiny_recipe, home, *BLOCKS[name], *SHORT)
     (folder,) = (home / "runs").iterdir()
     uri = f"sqlite:///{home / 'mlflow.db'}"
     client = MlflowClient(uri, uri)

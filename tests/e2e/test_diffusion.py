@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from PIL import Image
 from rl_core.evaluation.runner import read_samples
 from rl_core.rewards import Sample
 from rl_core.rewards.base import reward_scorers
-from tests.e2e.conftest import Run, assert_kills_change_nothing, undisturbed_run
+from tests.e2e.conftest import Run, assert_kills_change_nothing, train_here
 from tests.e2e.outcomes import is_trained, logged_metrics, run_folder
 
 pytest.importorskip("rapidocr", reason="the extra `rewards` is not installed")
@@ -53,11 +53,11 @@ def recipe(tmp_path_factory: pytest.TempPathFactory, tiny_sd3_dir: Path) -> Path
 
 
 @pytest.fixture(scope="module")
-def undisturbed_lettering(recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def undisturbed_lettering(recipe: Path, ray_cluster: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The home of a run that nothing disturbed."""
     home = tmp_path_factory.mktemp("undisturbed-lettering")
-    with undisturbed_run(recipe, home):
-        yield home
+    train_here(recipe, home)
+    return home
 
 
 def test_rewards_are_what_is_read_in_the_pictures_and_they_train(

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.e2e.conftest import Run
+from tests.e2e.conftest import train_here
 from tests.e2e.outcomes import logged_metrics
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ray_cluster")]
 
 SUMS = [(first, second) for first in range(1, 5) for second in range(1, 5)]
 
@@ -47,9 +47,7 @@ RECIPES: dict[str, tuple[Callable[[int, int, int], dict[str, Any]], dict[str, An
 
 
 @pytest.mark.parametrize("env_class", RECIPES)
-def test_a_recipe_trains_with_environment_and_scorers(
-    env_class: str, start: Callable[..., Run], tiny_model_dir: Path, tmp_path: Path
-) -> None:
+def test_a_recipe_trains_with_environment_and_scorers(env_class: str, tiny_model_dir: Path, tmp_path: Path) -> None:
     make, options = RECIPES[env_class]
     rows = [make(index, *numbers) for index, numbers in enumerate(SUMS)]
     values = {
@@ -75,8 +73,7 @@ def test_a_recipe_trains_with_environment_and_scorers(
     }
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(yaml.safe_dump(values))
-    run = start(recipe, tmp_path / "home")
-    assert run.finish() == 0, run.output
+    train_here(recipe, tmp_path / "home")
     metrics = {name: values[-1] for name, values in logged_metrics(tmp_path / "home").items()}
     turns = 2.0 if env_class == "gsm8k_multi_turn" else 1.0
     assert metrics["turns_mean"] == turns

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from rl_core.data.prepared import load_prepared
 from rl_core.data.publish import Sentinel, open_published
 from rl_core.tracking.lineage import Lineage, trace
 from tests.command import answer
-from tests.e2e.conftest import Run, assert_kills_change_nothing, undisturbed_run
+from tests.e2e.conftest import Run, assert_kills_change_nothing, train_here
 from tests.e2e.outcomes import is_trained, run_folder
 
 pytestmark = pytest.mark.slow
@@ -61,8 +61,9 @@ def trained(
     request: pytest.FixtureRequest,
     prep_commands: dict[str, list[str]],
     tiny_vlm_dir: Path,
+    ray_cluster: None,
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[StageRun]:
+) -> StageRun:
     stage, folder = str(request.param), tmp_path_factory.mktemp(str(request.param))
     answer(folder / "home", *prep_commands[stage])
     output = Path(prep_commands[stage][-1])
@@ -70,8 +71,8 @@ def trained(
     published = published if published.is_dir() else output / "vision"
     recipe = folder / "recipe.yaml"
     recipe.write_text(yaml.safe_dump(recipe_of(stage, published, tiny_vlm_dir)))
-    with undisturbed_run(recipe, folder / "home"):
-        yield StageRun(stage, published, recipe, folder / "home")
+    train_here(recipe, folder / "home")
+    return StageRun(stage, published, recipe, folder / "home")
 
 
 def recipe_of(stage: str, published: Path, model_dir: Path) -> dict[str, Any]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import Run, assert_kills_change_nothing, undisturbed_run
+from tests.e2e.conftest import Run, assert_kills_change_nothing, train_here
 from tests.e2e.outcomes import is_trained, logged_metrics, run_folder
 
 pytestmark = pytest.mark.slow
@@ -28,11 +28,11 @@ def overrides(tiny_model_dir: Path, tiny_sd3_dir: Path) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def undisturbed_enhancer(overrides: list[str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def undisturbed_enhancer(overrides: list[str], ray_cluster: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The home of a run that nothing disturbed."""
     home = tmp_path_factory.mktemp("undisturbed-enhancer")
-    with undisturbed_run(RECIPE, home, *overrides):
-        yield home
+    train_here(RECIPE, home, *overrides)
+    return home
 
 
 def test_both_models_are_trained_and_exported(

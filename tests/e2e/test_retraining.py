@@ -12,7 +12,7 @@ from rl_core.evaluation.runner import read_samples
 from rl_core.tracking.registry import promotions
 from schemas.receipts import GateReceipt
 from tests.command import answer
-from tests.e2e.conftest import undisturbed_run
+from tests.e2e.conftest import train_here
 from tests.e2e.outcomes import assert_identical, weights_in
 
 pytestmark = pytest.mark.slow
@@ -31,13 +31,13 @@ class Retrained:
 
 
 @pytest.fixture(scope="module")
-def retrained(tiny_recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> Retrained:
+def retrained(tiny_recipe: Path, ray_cluster: None, tmp_path_factory: pytest.TempPathFactory) -> Retrained:
     home = tmp_path_factory.mktemp("retrained")
-    with undisturbed_run(tiny_recipe, home, *SHORT):
-        (first,) = home.glob("runs/*")
+    train_here(tiny_recipe, home, *SHORT)
+    (first,) = home.glob("runs/*")
     answer(home, "promote", NAME, "1", "--reason", "for the test")
-    with undisturbed_run(tiny_recipe, home, *SHORT, "evaluation.max_new_tokens=11"):
-        (second,) = set(home.glob("runs/*")) - {first}
+    train_here(tiny_recipe, home, *SHORT, "evaluation.max_new_tokens=11")
+    (second,) = set(home.glob("runs/*")) - {first}
     return Retrained(home, first, second)
 
 

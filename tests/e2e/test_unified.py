@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import Run, assert_kills_change_nothing, undisturbed_run
+from tests.e2e.conftest import Run, assert_kills_change_nothing, train_here
 from tests.e2e.outcomes import logged_metrics, run_folder
 
 pytestmark = pytest.mark.slow
@@ -27,11 +27,11 @@ def overrides(tiny_unified_dir: Path) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def undisturbed_model(overrides: list[str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def undisturbed_model(overrides: list[str], ray_cluster: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The home of a run that nothing disturbed."""
     home = tmp_path_factory.mktemp("undisturbed-unified")
-    with undisturbed_run(RECIPE, home, *overrides):
-        yield home
+    train_here(RECIPE, home, *overrides)
+    return home
 
 
 def test_both_stages_are_measured_and_the_whole_model_is_exported(undisturbed_model: Path) -> None:

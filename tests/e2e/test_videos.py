@@ -13,14 +13,15 @@ import yaml
 from mlflow import MlflowClient
 from mlflow.artifacts import download_artifacts
 from PIL import Image
+from prefect.settings import PREFECT_API_URL
 
-from tests.e2e.conftest import Run
+from tests.e2e.conftest import train_here
 from tests.e2e.outcomes import is_trained, logged_metrics, run_folder
 from tests.e2e.prefect_api import PrefectApi
 from tests.models import tiny_videos
 from tests.models.tiny_families import made
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ray_cluster")]
 
 HEIGHT, WIDTH, NUM_FRAMES, FPS = 32, 48, 5, 4
 WORDINGS = ("a photo of {}", "{} by hand", "{} drawn by hand", "the {} digit")
@@ -42,9 +43,7 @@ def write_prompts(path: Path, wordings: tuple[str, ...], *, with_image: bool) ->
 
 
 @pytest.mark.parametrize("name", PIPELINES)
-def test_a_tiny_wan_trains_through_the_flow_and_its_videos_are_shown(
-    name: str, start: Callable[..., Run], tmp_path: Path
-) -> None:
+def test_a_tiny_wan_trains_through_the_flow_and_its_videos_are_shown(name: str, tmp_path: Path) -> None:
     model, home, with_image = tmp_path / "model", tmp_path / "home", name == "wan_image"
     made(PIPELINES[name]).save_pretrained(model)
     values: dict[str, Any] = {
@@ -76,8 +75,7 @@ def test_a_tiny_wan_trains_through_the_flow_and_its_videos_are_shown(
     }
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(yaml.safe_dump(values))
-    run = start(recipe, home)
-    assert run.finish() == 0, run.output
+    train_here(recipe, home)
     metrics = logged_metrics(home)
     assert len(metrics["grad_norm"]) == 2 and min(metrics["grad_norm"]) > 0 < min(metrics["reward_std"])
     assert is_trained(model, run_folder(home) / "model")
@@ -106,6 +104,6 @@ def assert_sheet_is_shown(home: Path, recipe: Path) -> None:
         "flow_runs": {"name": {"any_": [f"rl-train {recipe}"]}},
         "artifacts": {"key": {"any_": ["sample-pictures"]}},
     }
-    (artifact,) = PrefectApi(Run.shared_server["PREFECT_API_URL"]).post("artifacts/filter", of_run)
+    (artifact,) = PrefectApi(str(PREFECT_API_URL.value())).post("artifacts/filter", of_run)
     sheet = run_folder(home) / "samples" / "pictures-final.png"
     assert base64.b64encode(sheet.read_bytes()).decode() in artifact["data"]
