@@ -32,6 +32,7 @@ class Run:
     """Names the Prefect server of the session. To start one takes a run ten seconds."""
 
     def __init__(self, recipe: Path, home: Path, *arguments: str, own_server: bool = False) -> None:
+        self.own_server = own_server
         environment = os.environ | {"RL_TRAIN_HOME": str(home), "PYTHONUNBUFFERED": "1"}
         if not own_server:
             environment |= self.shared_server
@@ -155,6 +156,7 @@ def assert_kills_change_nothing(
         worker.kill()
     run.wait_for("train-iteration 2: complete")
     assert run.output.count("start workers") == 2, "the retry started no fresh workers"
+    assert any("uvicorn" in part for child in run.descendants() for part in cmdline(child)) == run.own_server
     assert not alive(run.kill())
     assert not list(home.glob("runs/*/model")), "killed too late to show anything"
     continued = start(recipe, home, *overrides)

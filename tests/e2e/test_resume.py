@@ -2,12 +2,13 @@
 
 import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import Run, alive, cmdline
-from tests.e2e.outcomes import assert_identical, is_trained, run_folder, trained_weights
+from tests.e2e.conftest import Run, alive, assert_kills_change_nothing
+from tests.e2e.outcomes import is_trained, run_folder
 
 pytestmark = pytest.mark.slow
 
@@ -15,29 +16,10 @@ pytestmark = pytest.mark.slow
 def test_killed_runs_end_bit_identical_to_an_undisturbed_one(
     start: Callable[..., Run], tiny_recipe: Path, tiny_model_dir: Path, undisturbed: Path, tmp_path: Path
 ) -> None:
-    expected = trained_weights(undisturbed)
     assert is_trained(tiny_model_dir, run_folder(undisturbed) / "model")
-
-    worker_killed = start(tiny_recipe, tmp_path / "worker-killed")
-    worker_killed.wait_for("train-iteration 1: complete")
-    for worker in worker_killed.workers():
-        worker.kill()
-    assert worker_killed.finish() == 0, worker_killed.output
-    assert worker_killed.output.count("start workers") == 2, "the retry started no fresh workers"
-    assert_identical(trained_weights(tmp_path / "worker-killed"), expected)
-
-    flow_killed = start(tiny_recipe, tmp_path / "flow-killed", own_server=True)
-    flow_killed.wait_for("train-iteration 1: complete")
-    assert any("uvicorn" in " ".join(cmdline(below)) for below in flow_killed.descendants())
-    below = flow_killed.kill()
-    assert not alive(below)
-    assert not list((tmp_path / "flow-killed" / "runs").glob("*/model")), "killed too late to show anything"
-    continued = start(tiny_recipe, tmp_path / "flow-killed", own_server=True)
-    assert continued.finish() == 0, continued.output
-    assert "train-iteration 1: was complete already, skipped" in continued.output
-    assert_identical(trained_weights(tmp_path / "flow-killed"), expected)
-
-    again = start(tiny_recipe, tmp_path / "flow-killed", own_server=True)
+    start_alone = partial(start, own_server=True)
+    assert_kills_change_nothing(start_alone, tiny_recipe, tmp_path, undisturbed)
+    again = start_alone(tiny_recipe, tmp_path)
     assert again.finish() == 0, again.output
     assert "validate-data cached" in again.output
     assert "prepare-cache cached" in again.output

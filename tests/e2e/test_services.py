@@ -44,8 +44,8 @@ def deployments(api: PrefectApi) -> set[tuple[str, str]]:
 
 
 def of(home: Path) -> dict[str, str]:
-    """Prefect's own folder, which would otherwise be that of the other tests."""
-    return {"PREFECT_HOME": str(home / "prefect")}
+    """Prefect's own folder, which would otherwise be that of the other tests, and workers that look often."""
+    return {"PREFECT_HOME": str(home / "prefect"), "PREFECT_WORKER_QUERY_SECONDS": "1"}
 
 
 def done(home: Path, *arguments: str) -> str:
