@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +15,8 @@ import psutil
 
 from rl_core.home import Home
 from rl_core.services import catalogue
+from rl_core.services.exposure import LOCALHOST
+from rl_core.services.ports import free_port
 from rl_core.services.stack import Stack
 from tests.e2e.conftest import REPOSITORY
 from tests.e2e.prefect_api import DEADLINE_S, PrefectApi, wait_until
@@ -119,7 +120,7 @@ class Services:
 @contextmanager
 def running_services(folder: Path, extra: dict[str, str]) -> Iterator[Services]:
     """Server, deployments and worker, until the end of the block."""
-    services = Services(folder, free_port(), extra)
+    services = Services(folder, free_port(LOCALHOST), extra)
     try:
         services.start_server()
         services.deploy()
@@ -127,13 +128,6 @@ def running_services(folder: Path, extra: dict[str, str]) -> Iterator[Services]:
         yield services
     finally:
         services.close()
-
-
-def free_port() -> int:
-    """A port of this machine that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def reachable(port: int) -> bool:

@@ -18,11 +18,13 @@ from PIL import Image
 
 from rl_core.evaluation.runner import read_samples
 from rl_core.rewards.samples import prompt_text
+from rl_core.services.exposure import LOCALHOST
+from rl_core.services.ports import free_port
 from tests.e2e.browser import CHROMIUM, Browser, chromium
 from tests.e2e.conftest import REPOSITORY
 from tests.e2e.outcomes import run_folder
 from tests.e2e.prefect_api import wait_until
-from tests.e2e.services import Services, free_port
+from tests.e2e.services import Services
 
 pytestmark = [
     pytest.mark.slow,
@@ -44,7 +46,7 @@ class Shown:
 
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory: pytest.TempPathFactory, tiny_recipe: Path) -> Iterator[Shown]:
-    services, port = Services(tmp_path_factory.mktemp("browser"), free_port()), free_port()
+    services, port = Services(tmp_path_factory.mktemp("browser"), free_port(LOCALHOST)), free_port(LOCALHOST)
     try:
         services.start_server()
         command = [sys.executable, "-m", "flows.cli", "run", str(tiny_recipe)]

@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 
+from rl_core.services.exposure import LOCALHOST
+from rl_core.services.ports import free_port
 from tests.e2e.outcomes import logged_metrics, run_folder
 from tests.e2e.prefect_api import wait_until
-from tests.e2e.services import Services, free_port, running_services
+from tests.e2e.services import Services, running_services
 
 pytestmark = pytest.mark.slow
 NUM_ITERATIONS = 24
@@ -35,7 +37,7 @@ class Watched:
 
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory, tiny_recipe: Path) -> Iterator[Watched]:
-    port = free_port()
+    port = free_port(LOCALHOST)
     with running_services(
         tmp_path_factory.mktemp("services"), {"MLFLOW_TRACKING_URI": f"http://127.0.0.1:{port}"}
     ) as s:

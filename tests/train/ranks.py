@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import multiprocessing
-import socket
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
+
+from rl_core.services.exposure import LOCALHOST
+from rl_core.services.ports import free_port
 
 R = TypeVar("R")
 NUM_PROCESSES = 2
@@ -49,7 +51,7 @@ class Ranks:
 
     def run(self, world_size: int, job: Callable[..., R], *args: Any, **kwargs: Any) -> list[R]:
         """Call `job(rank_info, *args, **kwargs)` on every rank; it must stand in an importable module."""
-        port = free_port()
+        port = free_port(LOCALHOST)
         for rank in range(world_size):
             self._pipes[rank].send((rank, world_size, port, job, args, kwargs))
         answers = []
@@ -68,12 +70,6 @@ class Ranks:
     def _restart(self) -> None:
         self._stop(patience_s=0)
         self._start()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def serve(pipe: Connection) -> None:
