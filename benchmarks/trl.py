@@ -8,8 +8,9 @@ steps, of which one at a time works; the median of the steps after the warm-up c
 `bf16` in bfloat16 with float32 weights kept (for TRL autocast, its default), `bf16-weights` keeps nothing wider. TRL
 takes a prompt's samples in one pass and adds gradients up; with `bf16-one-pass` all rows of the step at once. Peak
 memory is that of the process. Processor seconds are printed beside those of the wall: other work on the machine
-lengthens them less. `--free` lets replies end by themselves and shows rewards step by step, for `--seeds` seeds. What
-`key=value` says changes our recipe. `--write` puts the table into docs/benchmarks.md.
+lengthens them less. `--free` lets replies end by themselves, learns at a rate that shows in a few steps, and compares
+rewards instead, over `--seeds` seeds. What `key=value` says changes our recipe. `--write` puts the tables into
+docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +43,8 @@ SETTINGS = {
     "bf16-weights": {"weights": "bfloat16", "autocast": False, "one_pass": False},
 }
 NUM_WEIGHTS = 134_515_008
+Steps = list[dict[str, Any]]
+"""Figures of a run's steps, in order."""
 PHASES = ("generate", "train", "step")
 TARGETS = {"generate": 2.5, "train": 6.0, "step": 5.0, "memory": 4.0}
 """How many times less than TRL's better setting."""
@@ -51,7 +55,7 @@ class Side:
 
     def __init__(self, name: str, command: list[str], settings: dict[str, Any], log: Path) -> None:
         self.name, self.log = name, log
-        self.steps: list[dict[str, Any]] = []
+        self.steps: Steps = []
         environment = os.environ | {"OMP_NUM_THREADS": str(settings["threads"]), "HF_HUB_OFFLINE": "1"}
         self._errors = log.open("w")
         self._process = subprocess.Popen(
@@ -114,9 +118,9 @@ def take_turns(settings: dict[str, Any], args: argparse.Namespace, folder: Path)
     return sides
 
 
-def summary(side: Side, warm_up: int) -> dict[str, Any]:
+def summary(runs: list[Steps], warm_up: int) -> dict[str, Any]:
     """Medians over the steps that count, of (wall, CPU) seconds, and the peak."""
-    counted = side.steps[warm_up:]
+    counted = [step for steps in runs for step in steps[warm_up:]]
     medians = {phase: [statistics.median(step[phase][k] for step in counted) for k in (0, 1)] for phase in PHASES}
     tokens = statistics.median(step["tokens"] for step in counted)
     return {**medians, "tokens": tokens, "memory": max(step["peak_bytes"] for step in counted)}
@@ -144,6 +148,18 @@ def ratios(found: dict[tuple[str, str], dict[str, Any]]) -> list[list[str]]:
             cells = [f"{a:.1f} ({b:.1f})" for a, b in zip(wall, cpu, strict=True)]
             lines.append([f"{ours} beside TRL's {setting}", *cells, f"{peer['memory'] / one['memory']:.1f}"])
     return [*lines, ["target", *(f"{TARGETS[phase]:.1f}" for phase in (*PHASES, "memory"))]]
+
+
+def rewards_of(found: dict[tuple[str, str], list[Steps]]) -> list[list[str]]:
+    """A line per setting and side: mean reward of each third of the steps, over all seeds, and of the last by seed."""
+    lines = []
+    for (setting, side), runs in found.items():
+        third = max(len(runs[0]) // 3, 1)
+        parts = [slice(None, third), slice(third, -third), slice(-third, None)]
+        thirds = [[statistics.mean(step["reward"] for step in steps[part]) for steps in runs] for part in parts]
+        by_seed = " ".join(f"{reward:.3f}" for reward in thirds[-1])
+        lines.append([setting, side, *(f"{statistics.mean(rewards):.3f}" for rewards in thirds), by_seed])
+    return lines
 
 
 def products_s(args: argparse.Namespace) -> tuple[float, float]:
@@ -199,9 +215,11 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="put the tables into docs/benchmarks.md")
     parser.add_argument("overrides", nargs="*", metavar="key=value")
     args = parser.parse_args()
+    if args.free and args.warm_up + args.steps < 3:
+        parser.error("--free compares thirds of a run: --warm-up and --steps together must be 3 or more")
     if not PEER.is_file():
         raise SystemExit(f"{PEER.relative_to(ROOT)} is missing: run make bench-trl, which builds it")
-    found: dict[tuple[str, str], dict[str, Any]] = {}
+    found: dict[tuple[str, str], list[Steps]] = defaultdict(list)
     versions: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -209,9 +227,10 @@ def main() -> None:
             for setting in args.settings:
                 print(f"{setting}, seed {seed}{', LoRA' if args.lora else ''}", flush=True)
                 sides = take_turns(settings_of(args, setting, seed, folder), args, folder)
-                found |= {(setting, side.name): summary(side, args.warm_up) for side in sides}
+                for side in sides:
+                    found[setting, side.name].append(side.steps)
                 versions |= sides[1].versions
-    report(args, found, versions)
+    (report_rewards if args.free else report)(args, found, versions)
 
 
 def settings_of(args: argparse.Namespace, setting: str, seed: int, folder: Path) -> dict[str, Any]:
@@ -233,24 +252,52 @@ def settings_of(args: argparse.Namespace, setting: str, seed: int, folder: Path)
     }
 
 
-def report(args: argparse.Namespace, found: dict[tuple[str, str], dict[str, Any]], versions: dict[str, str]) -> None:
-    """Print the tables, and put them into the page if asked."""
+def report(args: argparse.Namespace, found: dict[tuple[str, str], list[Steps]], versions: dict[str, str]) -> None:
+    """Print the tables of times, and put them into the page if asked."""
+    sums = {key: summary(runs, args.warm_up) for key, runs in found.items()}
     heads = ["setting", "side", "generate s (CPU s)", "train s (CPU s)", "step s (CPU s)"]
-    first = page.table([*heads, "generated tokens/s", "tokens/s overall", "peak GB"], rows_of(found))
-    second = page.table(["times less", "generate (CPU)", "train (CPU)", "step (CPU)", "memory"], ratios(found))
-    what = "adapters of rank 16" if args.lora else "all weights"
+    first = page.table([*heads, "generated tokens/s", "tokens/s overall", "peak GB"], rows_of(sums))
+    second = page.table(["times less", "generate (CPU)", "train (CPU)", "step (CPU)", "memory"], ratios(sums))
     generating_s, training_s = products_s(args)
-    sizes = f"{args.prompts} prompts x {args.samples} samples x {args.new_tokens} tokens"
     body = (
-        f"`make bench-trl`: SmolLM2-135M, {what}, {sizes}, no KL, {args.threads} threads; medians of {args.steps} "
-        f"steps after {args.warm_up}. {page.machine()}, TRL {versions['trl']}"
-        f"{', ours with ' + ' '.join(args.overrides) if args.overrides else ''}.\n\n{first}\n\n{second}\n\n"
+        f"`make bench-trl`: {about(args)}; medians of {args.steps} steps after {args.warm_up}. {page.machine()}, "
+        f"TRL {versions['trl']}.\n\n{first}\n\n{second}\n\n"
         f"With all weights trained, the matrix products alone would take {generating_s:.1f} s to generate and "
         f"{training_s:.1f} s to train, in bfloat16 at the rate of one product by itself, measured after the steps."
     )
+    publish(args, "A step", body)
+
+
+def report_rewards(
+    args: argparse.Namespace, found: dict[tuple[str, str], list[Steps]], versions: dict[str, str]
+) -> None:
+    """Print what was earned, and put it into the page if asked."""
+    heads = ["setting", "side", "first third", "second", "last", "last, seed by seed"]
+    body = (
+        f"`python -m benchmarks.trl --free --seeds {args.seeds}`: {about(args)} at most; mean rewards (the share of "
+        f"right answers while sampling) of {args.warm_up + args.steps} steps on the same prompts in the same order. "
+        f"{page.machine()}, TRL {versions['trl']}.\n\n{page.table(heads, rewards_of(found))}"
+    )
+    publish(args, "Rewards", body)
+
+
+def about(args: argparse.Namespace) -> str:
+    """What is trained on what."""
+    sizes = f"{args.prompts} prompts x {args.samples} samples x {args.new_tokens} tokens"
+    ours = f", ours with {' '.join(args.overrides)}" if args.overrides else ""
+    return f"SmolLM2-135M, {trained(args)}, {sizes}, no KL, {args.threads} threads{ours}"
+
+
+def trained(args: argparse.Namespace) -> str:
+    """Which weights."""
+    return "adapters of rank 16" if args.lora else "all weights"
+
+
+def publish(args: argparse.Namespace, what: str, body: str) -> None:
+    """Print a section, and write it if asked."""
     print(f"\n{body}")
     if args.write:
-        page.write_section(f"A step beside TRL, {what}", body)
+        page.write_section(f"{what} beside TRL, {trained(args)}", body)
 
 
 if __name__ == "__main__":
