@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from flows.local_api import LocalApi, start_local_api
 from rl_core.cluster import configured_address, early_cluster
+from rl_core.home import Home
+from rl_core.models.locate import check_path
 from rl_core.orphans import no_orphans
 from rl_core.recipes import load_recipe
 from schemas.receipts import EvalReceipt, ModelReceipt
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 def run_locally(recipe: str, overrides: Sequence[str], profile: str | None, *, fresh: bool, debug: bool) -> None:
     """Check the recipe, then run the flow with a live display and print a summary."""
     settings = load_recipe(recipe, overrides, profile)
+    _check_models(settings)
     with _displayed(settings, debug) as (display, api):
         from flows.rl_train import rl_train
 
@@ -31,11 +34,18 @@ def run_locally(recipe: str, overrides: Sequence[str], profile: str | None, *, f
     display.summary(receipt)
 
 
+def _check_models(recipe: "Recipe") -> None:
+    """Name a mistyped path before servers and a cluster start."""
+    models = Home.default().models
+    check_path(recipe.model.path, models)
+    if recipe.tracks:
+        check_path(recipe.tracks.images.model.path, models, "tracks.images.model.path")
+
+
 def evaluate_locally(
     model: str, recipe: str | None, overrides: Sequence[str], profile: str | None, *, debug: bool
 ) -> None:
     """Find model and recipe, then run the flow with a live display and say what it measured."""
-    from rl_core.home import Home
     from rl_core.trainers.evaluation import evaluation_recipe, find_candidate
 
     candidate = find_candidate(model, home := Home.default())

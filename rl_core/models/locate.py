@@ -24,20 +24,23 @@ def locate(path: str, models_dir: Path) -> str:
     return check_path(path, models_dir)
 
 
-def check_path(path: str, models_dir: Path) -> str:
-    """The same without making anything; for dry runs. Raises: ModelError when a local folder is not a model."""
+def check_path(path: str, models_dir: Path, key: str = "model.path") -> str:
+    """The same without making anything. Raises: ModelError when a local folder is not a model.
+
+    Args: key: of the recipe, for the message.
+    """
     if path.startswith(embedded.PREFIX):
         return str(embedded.embedded_folder(path.removeprefix(embedded.PREFIX), models_dir))
     folder = Path(path).expanduser()
     if folder.is_dir():
         if not any((folder / name).is_file() for name in ("config.json", PIPELINE_INDEX)):
             raise ModelError(
-                f"model.path {path}: the folder has neither config.json nor {PIPELINE_INDEX}; give a folder written by "
+                f"{key} {path}: the folder has neither config.json nor {PIPELINE_INDEX}; give a folder written by "
                 "save_pretrained"
             )
         return str(folder)
     if path.startswith((".", "/", "~")) or path.count("/") > 1:
-        raise ModelError(f"model.path {path}: no such folder")
+        raise ModelError(f"{key} {path}: no such folder")
     return path
 
 

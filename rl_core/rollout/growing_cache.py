@@ -54,13 +54,17 @@ class GrowingLayer(DynamicLayer):
         return self.keys, self.values
 
 
-def grow(cache: Cache, counts_P: Tensor) -> None:
-    """Repeat a cache's rows after the prefill, and give its plain layers room; others (sliding windows) stay as is."""
+def grow(cache: Cache, counts_P: Tensor) -> bool:
+    """Repeat a cache's rows after the prefill, and give its plain layers room; others (sliding windows) stay as is.
+
+    Returns: whether all are plain, so that a token sees all of its row.
+    """
     for index, layer in enumerate(cache.layers):
         if type(layer) is DynamicLayer and layer.keys is not None:
             cache.layers[index] = GrowingLayer(layer, counts_P)
         else:
             layer.batch_repeat_interleave(counts_P)  # type: ignore[arg-type]
+    return all(isinstance(layer, GrowingLayer) for layer in cache.layers)
 
 
 def _roomy(states: Tensor, counts: Tensor | None = None) -> Tensor:

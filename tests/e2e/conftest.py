@@ -131,12 +131,19 @@ def train_here(recipe: Path, home: Path, *overrides: str) -> None:
     """
     from flows.rl_train import rl_train
 
+    with working_in(home):
+        assert isinstance(rl_train(str(recipe), list(overrides)), ModelReceipt)
+
+
+@contextmanager
+def working_in(home: Path) -> Iterator[None]:
+    """What flows export to their process ends with the block, and so do the workers they leave to the next one."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RL_TRAIN_HOME", str(home))
         for name, value in Home.default().environment().items():
-            patch.setenv(name, value)  # the flow exports them, and they end with the run
+            patch.setenv(name, value)
         try:
-            assert isinstance(rl_train(str(recipe), list(overrides)), ModelReceipt)
+            yield
         finally:
             close_sessions()
 

@@ -6,16 +6,21 @@ import pytest
 import yaml
 from mlflow import MlflowClient
 
+from rl_core.home import Home
+from rl_core.trainers.evaluation import find_candidate
 from schemas.receipts import EvalReceipt
 from tests.command import answer
+from tests.e2e.conftest import working_in
 
 pytestmark = pytest.mark.slow
 
 
-def test_a_version_measures_as_it_was_registered_and_its_export_measures_the_same(
-    undisturbed: Path, tiny_recipe: Path, tmp_path: Path
+def test_a_version_measures_as_it_was_registered_and_its_export_is_measured_like_any_model(
+    undisturbed: Path, tiny_recipe: Path, tmp_path: Path, ray_cluster: None
 ) -> None:
     from transformers import AutoModelForCausalLM
+
+    from flows.rl_evaluate import rl_evaluate
 
     (trained,) = (undisturbed / "runs").iterdir()
     registered = EvalReceipt.model_validate_json((trained / "receipts" / "evaluate-final.json").read_text())
@@ -37,5 +42,9 @@ def test_a_version_measures_as_it_was_registered_and_its_export_measures_the_sam
     fewer = yaml.safe_load(tiny_recipe.read_text())
     fewer["data"]["eval"][0]["size"] = 8
     (tmp_path / "fewer.yaml").write_text(yaml.safe_dump(fewer))
-    said = answer(undisturbed, "eval", str(exported), "--recipe", str(tmp_path / "fewer.yaml"))
-    assert "nothing of these rows" in said
+    with working_in(undisturbed):
+        receipt = rl_evaluate(str(exported), str(tmp_path / "fewer.yaml"))
+    assert receipt.num_rows == 8
+    version = find_candidate("models:/rl-train-tiny/1", Home(undisturbed))
+    assert version.recorded(again) == registered.accuracy
+    assert version.recorded(receipt) is None, "what was recorded is of other rows"

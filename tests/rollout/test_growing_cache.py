@@ -2,6 +2,7 @@
 
 import torch
 from transformers import DynamicCache
+from transformers.cache_utils import DynamicSlidingWindowLayer
 
 from rl_core.rollout.growing_cache import ROOM, GrowingLayer, grow
 
@@ -37,3 +38,15 @@ def test_rows_are_what_a_copying_cache_holds():
             for got, expected in zip(grown.update(*token, layer), copied.update(*token, layer), strict=True):
                 assert torch.equal(got, expected)
     assert grown.get_seq_length() == copied.get_seq_length() == 5 + 2 * ROOM + 7
+
+
+def test_a_cache_in_which_a_token_does_not_see_all_says_so():
+    plain, windowed = DynamicCache(), DynamicCache()
+    for cache in (plain, windowed):
+        cache.update(*states(1, 5, torch.Generator().manual_seed(0)), 0)
+    window = DynamicSlidingWindowLayer(4)
+    window.update(*states(1, 5, torch.Generator().manual_seed(0)))
+    windowed.layers.append(window)
+    assert grow(plain, torch.tensor([2]))
+    assert not grow(windowed, torch.tensor([2]))
+    assert [len(cached) for cached, *_ in windowed] == [2, 2]
