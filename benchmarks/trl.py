@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import statistics
 import subprocess
 import sys
@@ -260,7 +261,7 @@ def report(args: argparse.Namespace, found: dict[tuple[str, str], list[Steps]], 
     second = page.table(["times less", "generate (CPU)", "train (CPU)", "step (CPU)", "memory"], ratios(sums))
     generating_s, training_s = products_s(args)
     body = (
-        f"`make bench-trl`: {about(args)}; medians of {args.steps} steps after {args.warm_up}. {page.machine()}, "
+        f"`{command()}`: {about(args)}; medians of {args.steps} steps after {args.warm_up}. {page.machine()}, "
         f"TRL {versions['trl']}.\n\n{first}\n\n{second}\n\n"
         f"With all weights trained, the matrix products alone would take {generating_s:.1f} s to generate and "
         f"{training_s:.1f} s to train, in bfloat16 at the rate of one product by itself, measured after the steps."
@@ -274,9 +275,9 @@ def report_rewards(
     """Print what was earned, and put it into the page if asked."""
     heads = ["setting", "side", "first third", "second", "last", "last, seed by seed"]
     body = (
-        f"`python -m benchmarks.trl --free --seeds {args.seeds}`: {about(args)} at most; mean rewards (the share of "
-        f"right answers while sampling) of {args.warm_up + args.steps} steps on the same prompts in the same order. "
-        f"{page.machine()}, TRL {versions['trl']}.\n\n{page.table(heads, rewards_of(found))}"
+        f"`{command()}`: {about(args)} at most; mean rewards (the share of right answers while sampling) of "
+        f"{args.warm_up + args.steps} steps on the same prompts in the same order. {page.machine()}, "
+        f"TRL {versions['trl']}.\n\n{page.table(heads, rewards_of(found))}"
     )
     publish(args, "Rewards", body)
 
@@ -284,8 +285,12 @@ def report_rewards(
 def about(args: argparse.Namespace) -> str:
     """What is trained on what."""
     sizes = f"{args.prompts} prompts x {args.samples} samples x {args.new_tokens} tokens"
-    ours = f", ours with {' '.join(args.overrides)}" if args.overrides else ""
-    return f"SmolLM2-135M, {trained(args)}, {sizes}, no KL, {args.threads} threads{ours}"
+    return f"SmolLM2-135M, {trained(args)}, no KL, {args.threads} threads, {sizes}"
+
+
+def command() -> str:
+    """What was called, less where its tables went."""
+    return shlex.join(["python", "-m", "benchmarks.trl", *(word for word in sys.argv[1:] if word != "--write")])
 
 
 def trained(args: argparse.Namespace) -> str:
