@@ -149,8 +149,9 @@ def test_the_task_puts_the_report_into_mlflow(home: Home, runs: list[MadeRun]):
     from rl_core.trainers.session import session_for
 
     path = Path(write_report_task.write_report.fn(runs[0].plan))
-    client = session_for(runs[0].plan).tracking.client
-    assert "report.html" in {item.path for item in client.list_artifacts(runs[0].plan.mlflow_run_id)}
+    tracking = session_for(runs[0].plan).tracking
+    tracking.flush()
+    assert "report.html" in {item.path for item in tracking.client.list_artifacts(runs[0].plan.mlflow_run_id)}
     assert path.is_file()
 
 
