@@ -12,6 +12,7 @@ from rl_core.cluster import configured_address, early_cluster
 from rl_core.home import Home
 from rl_core.models.locate import check_path
 from rl_core.orphans import no_orphans
+from rl_core.quick_imports import quick_imports
 from rl_core.recipes import load_recipe
 from schemas.receipts import EvalReceipt, ModelReceipt
 
@@ -25,7 +26,8 @@ def run_locally(recipe: str, overrides: Sequence[str], profile: str | None, *, f
     settings = load_recipe(recipe, overrides, profile)
     _check_models(settings)
     with _displayed(settings, debug) as (display, api):
-        from flows.rl_train import rl_train
+        with quick_imports():
+            from flows.rl_train import rl_train
 
         if api is not None:
             api.wait()
@@ -46,12 +48,14 @@ def evaluate_locally(
     model: str, recipe: str | None, overrides: Sequence[str], profile: str | None, *, debug: bool
 ) -> None:
     """Find model and recipe, then run the flow with a live display and say what it measured."""
-    from rl_core.trainers.evaluation import evaluation_recipe, find_candidate
+    with quick_imports():
+        from rl_core.trainers.evaluation import evaluation_recipe, find_candidate
 
     candidate = find_candidate(model, home := Home.default())
     settings = evaluation_recipe(candidate, recipe, overrides, profile, home)
     with _displayed(settings, debug) as (display, api):
-        from flows.rl_evaluate import rl_evaluate
+        with quick_imports():
+            from flows.rl_evaluate import rl_evaluate
 
         if api is not None:
             api.wait()
@@ -76,7 +80,8 @@ def _displayed(recipe: "Recipe", debug: bool) -> "Iterator[tuple[Display, LocalA
     with no_orphans():
         api = start_local_api()
         with _cluster_of(recipe):
-            from flows.display import Display
+            with quick_imports():
+                from flows.display import Display
 
             with Display(recipe) as display:
                 display.note("starting the Prefect API")

@@ -12,9 +12,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PRELOADED = ("rl_core.distributed.worker", "rl_core.trainers.text", "transformers.modeling_utils", "peft")
-"""What takes workers longest to import, whatever they train."""
-
 _early: threading.Event | None = None
 """Set once the cluster of `early_cluster` has started."""
 
@@ -52,7 +49,7 @@ def _hold(num_devices: int, ready: threading.Event, over: threading.Event) -> No
     # What fails here fails again in the `ray_cluster` that waits for it, which says so.
     with ExitStack() as cluster, suppress(Exception):
         try:
-            system = {"preload_python_modules": list(PRELOADED)}
+            system = {"preload_python_modules": ["rl_core.preload"]}
             cluster.enter_context(_started(None, num_devices, "cpu", _system_config=system))
             cluster.enter_context(_collected_output())
         finally:

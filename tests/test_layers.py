@@ -17,6 +17,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "rl_core.registry",
         "rl_core.home",
         "rl_core.orphans",
+        "rl_core.quick_imports",
         "rl_core.running",
         "rl_core.secrets",
     ),
@@ -33,6 +34,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("rl_core.models", "rl_core.train", "rl_core.rollout"),
     ("rl_core.cluster", "rl_core.distributed", "rl_core.tracking"),
     (
+        "rl_core.preload",
         "rl_core.trainers",
         "rl_core.evaluation",
         "rl_core.reporting",

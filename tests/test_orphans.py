@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
+from tests.processes import still_running
+
 # A child with a child of its own in another session, as Ray's agents and API servers are.
 PARENT = """
 import subprocess, sys, time
@@ -39,7 +41,7 @@ def started_by(parent: subprocess.Popen[str]) -> list[psutil.Process]:
 def test_a_killed_process_takes_everything_below_it_along(parent: subprocess.Popen[str]) -> None:
     below = psutil.Process(parent.pid).children(recursive=True) + started_by(parent)
     parent.kill()
-    assert not psutil.wait_procs(below, timeout=10)[1]
+    assert not still_running(below)
 
 
 def test_an_orderly_end_kills_nothing(parent: subprocess.Popen[str]) -> None:

@@ -6,8 +6,9 @@ import json
 import subprocess
 import sys
 
-import psutil
 import pytest
+
+from tests.processes import still_running
 
 DRIVER = """
 import json
@@ -46,5 +47,5 @@ def test_workers_have_imported_what_they_need_and_everything_ends_with_the_block
     assert said["workers"] == ["ray::Names"], "a process for every core would import all that in vain"
     assert said["still_up"] is True
     assert said["after"] is False
-    assert said["below"] and not any(psutil.pid_exists(pid) for pid in said["below"])
+    assert said["below"] and not still_running(said["below"])
     assert "SIGTERM" not in done.stderr

@@ -9,6 +9,7 @@ import pytest
 from rl_core.distributed import Block, DevicePool, Remote, placement, remote
 from rl_core.errors import DataError, WorkerDied, WorkerError, WorkerHung, WorkerOutOfMemory
 from tests.distributed.components import Saboteur
+from tests.processes import still_running
 
 LONG_S = 600.0
 """Far beyond every timeout of these tests: who waits for it does not pass."""
@@ -16,9 +17,8 @@ Start = Callable[..., tuple[Block, Remote]]
 
 
 def assert_ended(pids: list[int]) -> None:
-    left = psutil.wait_procs([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], timeout=20)[1]
     assert pids
-    assert not left, "worker processes outlive their block"
+    assert not still_running(pids), "worker processes outlive their block"
 
 
 @pytest.fixture

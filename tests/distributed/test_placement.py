@@ -2,13 +2,13 @@
 
 from typing import Any
 
-import psutil
 import pytest
 
 from rl_core.distributed import Block, DevicePool, Remote, TrainTopology, placement, remote
 from rl_core.distributed.device_pool import Devices
 from rl_core.errors import RecipeError, RLTrainError
 from tests.distributed.components import Counter, Probe
+from tests.processes import still_running
 
 Pair = tuple[Block, Remote, Remote]
 
@@ -114,8 +114,7 @@ def test_components_with_processes_of_their_own_call_each_other_by_handle(pool: 
     pids = block.pids()
     assert len(set(pids)) == 2
     block.close()
-    psutil.wait_procs([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], timeout=10)
-    assert not any(psutil.pid_exists(pid) for pid in pids)
+    assert not still_running(pids)
     block.close()
 
 
@@ -133,6 +132,5 @@ def test_a_block_that_fails_ends_its_workers(pool: DevicePool, pair: Pair):
         remote(Counter, 1)
         pids = block.pids()
         raise ZeroDivisionError
-    psutil.wait_procs([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], timeout=10)
     assert pids
-    assert not any(psutil.pid_exists(pid) for pid in pids)
+    assert not still_running(pids)

@@ -19,7 +19,8 @@ from prefect.settings import PREFECT_API_URL
 from rl_core.home import Home
 from rl_core.trainers.session import close_sessions
 from schemas.receipts import ModelReceipt
-from tests.e2e.outcomes import assert_identical, held_out_scores, trained_weights
+from tests.e2e.outcomes import assert_identical, held_out_scores, run_folder, trained_weights
+from tests.processes import command_line, still_running
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DEADLINE_S = 240
@@ -73,7 +74,7 @@ class Run:
 
     def workers(self) -> list[psutil.Process]:
         """The trainer's worker processes."""
-        return [child for child in self.descendants() if any("DeviceWorker" in part for part in cmdline(child))]
+        return [child for child in self.descendants() if any("DeviceWorker" in part for part in command_line(child))]
 
     def kill(self) -> list[psutil.Process]:
         """kill -9 the flow process. Returns: what ran below it."""
@@ -96,20 +97,6 @@ class Run:
             self.process.stdout.close()
 
 
-def cmdline(process: psutil.Process) -> list[str]:
-    """A process's command line, empty when it is gone."""
-    try:
-        return process.cmdline()
-    except psutil.Error:
-        return []
-
-
-def alive(processes: list[psutil.Process]) -> list[str]:
-    """Command lines of those that still run after a grace period."""
-    _, left = psutil.wait_procs(processes, timeout=30)
-    return [" ".join(cmdline(process))[:200] for process in left if process.status() != psutil.STATUS_ZOMBIE]
-
-
 @contextmanager
 def undisturbed_run(recipe: Path, home: Path, *overrides: str) -> Iterator[Run]:
     """A run that ended well and left no process behind."""
@@ -118,7 +105,7 @@ def undisturbed_run(recipe: Path, home: Path, *overrides: str) -> Iterator[Run]:
         run.wait_for("train-iteration 1: complete")
         below = run.descendants()
         assert run.finish() == 0, run.output
-        assert not alive(below)
+        assert not still_running(below)
         yield run
     finally:
         run.close()
@@ -149,11 +136,17 @@ def working_in(home: Path) -> Iterator[None]:
 
 
 def assert_kills_change_nothing(
-    start: Callable[..., Run], recipe: Path, home: Path, undisturbed: Path, *overrides: str
+    start: Callable[..., Run],
+    recipe: Path,
+    home: Path,
+    undisturbed: Path,
+    *overrides: str,
+    go_on: Callable[..., None] = train_here,
 ) -> None:
     """kill -9 of the workers after the first iteration and of the flow process after the second of three.
 
-    Every process ends with the flow; the same command then goes on, and ends as the undisturbed home did, bit by bit.
+    Every process ends with the flow; `go_on` then runs the same again, and ends as the undisturbed home did, bit by
+    bit.
     """
     run = start(recipe, home, *overrides)
     run.wait_for("train-iteration 1: complete")
@@ -163,12 +156,13 @@ def assert_kills_change_nothing(
         worker.kill()
     run.wait_for("train-iteration 2: complete")
     assert run.output.count("start workers") == 2, "the retry started no fresh workers"
-    assert any("uvicorn" in part for child in run.descendants() for part in cmdline(child)) == run.own_server
-    assert not alive(run.kill())
+    assert any("uvicorn" in part for child in run.descendants() for part in command_line(child)) == run.own_server
+    assert not still_running(run.kill())
     assert not list(home.glob("runs/*/model")), "killed too late to show anything"
-    continued = start(recipe, home, *overrides)
-    assert continued.finish() == 0, continued.output
-    assert "train-iteration 2: was complete already, skipped" in continued.output
+    second = run_folder(home) / "receipts" / "iteration-0002.json"
+    written = second.stat().st_mtime_ns
+    go_on(recipe, home, *overrides)
+    assert second.stat().st_mtime_ns == written, "what was complete already was done again"
     assert_identical(trained_weights(home), trained_weights(undisturbed))
     assert held_out_scores(home) == held_out_scores(undisturbed)
 

@@ -13,10 +13,10 @@ import pytest
 from rl_core.recipes import recipe_names
 from rl_core.reporting.metric_catalogue import unknown_metrics
 from schemas.receipts import GateReceipt
-from tests.e2e.conftest import alive, cmdline
 from tests.e2e.outcomes import metrics_of
 from tests.e2e.prefect_api import wait_until
 from tests.e2e.services import Services, running_services
+from tests.processes import command_line, still_running
 
 pytestmark = pytest.mark.slow
 
@@ -93,7 +93,7 @@ def test_cancelling_a_run_leaves_no_ray_process(services: Services, tiny_recipe:
     worker = psutil.Process(services.processes["worker"].pid)
 
     def ray_processes() -> list[psutil.Process]:
-        return [child for child in worker.children(recursive=True) if "ray" in " ".join(cmdline(child))]
+        return [child for child in worker.children(recursive=True) if "ray" in " ".join(command_line(child))]
 
     def training() -> bool:
         (run,) = services.api.post("flow_runs/filter", {"sort": "EXPECTED_START_TIME_DESC", "limit": 1})
@@ -106,4 +106,4 @@ def test_cancelling_a_run_leaves_no_ray_process(services: Services, tiny_recipe:
     (run,) = services.api.post("flow_runs/filter", {"sort": "EXPECTED_START_TIME_DESC", "limit": 1})
     services.prefect("flow-run", "cancel", run["id"])
     wait_until(lambda: services.api.flow_run(run["id"])["state"]["type"] == "CANCELLED", "the cancellation")
-    assert not alive(started)
+    assert not still_running(started)

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import Run, alive, assert_kills_change_nothing
+from tests.e2e.conftest import Run, assert_kills_change_nothing
 from tests.e2e.outcomes import is_trained, run_folder
+from tests.processes import still_running
 
 pytestmark = pytest.mark.slow
 
@@ -18,7 +19,13 @@ def test_killed_runs_end_bit_identical_to_an_undisturbed_one(
 ) -> None:
     assert is_trained(tiny_model_dir, run_folder(undisturbed) / "model")
     start_alone = partial(start, own_server=True)
-    assert_kills_change_nothing(start_alone, tiny_recipe, tmp_path, undisturbed)
+
+    def go_on(recipe: Path, home: Path) -> None:
+        continued = start_alone(recipe, home)
+        assert continued.finish() == 0, continued.output
+        assert "train-iteration 2: was complete already, skipped" in continued.output
+
+    assert_kills_change_nothing(start_alone, tiny_recipe, tmp_path, undisturbed, go_on=go_on)
     again = start_alone(tiny_recipe, tmp_path)
     assert again.finish() == 0, again.output
     assert "validate-data cached" in again.output
@@ -47,4 +54,4 @@ def test_an_interrupted_run_says_how_to_go_on_and_leaves_no_process(
     assert run.finish() == 130, run.output
     assert "the same command continues" in run.output
     assert "Traceback" not in run.output
-    assert not alive(below)
+    assert not still_running(below)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import psutil
 import pytest
 
 from rl_core.errors import WorkerDied
+from tests.processes import still_running
 from tests.rollout.vllm_parts import INTERPRETER, MISSING, TOLERANCE, agree, make_model, recipe, running
 
 pytestmark = [
@@ -38,7 +38,4 @@ def test_a_dead_server_is_named_and_the_others_end_with_the_job(tiny_model_dir: 
         os.kill(servers[1].pid, signal.SIGKILL)
         with pytest.raises(WorkerDied, match=rf"VllmServer of rollout engine rank 1 \(\w+, pid {servers[1].pid}\)"):
             trainer.step()
-    deadline = time.monotonic() + 60
-    while any(server.is_running() and server.status() != psutil.STATUS_ZOMBIE for server in servers):
-        assert time.monotonic() < deadline, "a server outlived its job"
-        time.sleep(0.2)
+    assert not still_running(servers, 60), "a server outlived its job"

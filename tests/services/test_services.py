@@ -20,6 +20,7 @@ from rl_core.services.catalogue import WORK_POOLS
 from rl_core.services.exposure import check_exposure, is_local
 from rl_core.services.service import Record, Service, State
 from rl_core.services.stack import Stack
+from tests.processes import still_running
 
 SLEEP = [sys.executable, "-c", "import time; print('begun', flush=True); time.sleep(60)"]
 PARENT = [sys.executable, "-c", "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input()'], stdin=None)"]
@@ -72,7 +73,7 @@ def test_what_runs_below_a_service_ends_with_it():
     while not (below := parent.children()):
         pass
     stop_tree(parent, grace_s=5)
-    assert not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in below)
+    assert not still_running(below)
     assert parent.stdin is not None
     parent.stdin.close()
 
@@ -86,7 +87,7 @@ def test_a_service_that_ends_or_stays_silent_is_told_with_its_log(tmp_path: Path
     with pytest.raises(ServiceError, match="sleeper does not answer"):
         sleeper(lambda: False).start(tmp_path, tmp_path / "silent.log")
     left = set(psutil.Process().children()) - before
-    assert all(child.status() == psutil.STATUS_ZOMBIE for child in left)
+    assert not still_running(left)
 
 
 def test_the_home_knows_only_services_that_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
