@@ -18,6 +18,7 @@ from rl_core.errors import ModelError
 from rl_core.models import packing, shared_prompts
 from rl_core.models.chunked_log_probs import is_plain_head, linear_log_probs
 from rl_core.models.media import PromptMedia
+from rl_core.models.rms_norm import use_quick_norms
 from rl_core.models.value_head import ValueHead
 from schemas.recipe import ModelConfig
 
@@ -179,15 +180,20 @@ def load_policy(source: str, config: ModelConfig) -> CausalLMPolicy:
 
 
 def load_model(auto_class: Any, source: str, config: ModelConfig, what: str) -> Any:
-    """Float32 weights by one of transformers' auto classes. Raises: ModelError when they cannot be loaded."""
+    """Float32 weights by one of transformers' auto classes, whose norms train quicker here.
+
+    Raises: ModelError when they cannot be loaded.
+    """
     name, _, revision = source.partition("@")
     try:
-        return auto_class.from_pretrained(
+        model = auto_class.from_pretrained(
             name, revision=revision or None, dtype=torch.float32, attn_implementation=config.attention
         )
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         raise ModelError(f"model.path {config.path}: cannot be loaded as a {what}: {reason}") from error
+    use_quick_norms(model)
+    return model
 
 
 def blocks(policy: Any) -> list[nn.Module]:
