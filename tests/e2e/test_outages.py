@@ -19,7 +19,7 @@ from tests.e2e.prefect_api import wait_until
 from tests.e2e.services import Services, running_services
 
 pytestmark = pytest.mark.slow
-NUM_ITERATIONS = 24
+NUM_ITERATIONS = 18
 STEPS_PER_ITERATION = 2
 DEADLINE_S = 900
 
