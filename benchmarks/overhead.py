@@ -1,7 +1,8 @@
 """`make bench-overhead`: what a run costs beside its work.
 
 Prefect, MLflow, the checkpoint and what Ray does between the phases, beside the rollouts and training steps of the same
-iterations; the way from the command to the first rollout; and the commands that only answer.
+iterations; the way from the command to the first rollout, with and without prepared data; and the commands that only
+answer.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -26,6 +28,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PHASE = "seconds/"
 FIRST = "evaluate"
 """The phase of the first rollouts, those of the baseline."""
+INTERRUPTED = 130
+"""How the command ends that was told to."""
 WATCHED = """
 import time
 from rl_core.trainers.progress import listeners
@@ -64,25 +68,29 @@ def main() -> None:
         write_section("Overheads: `make bench-overhead`", body)
 
 
-def train(recipe: str, num_iterations: int, home: Path) -> tuple[dict[str, float], list[Iteration]]:
-    """A run where everything is warm: models are made, databases exist, and one run has been there before.
+def train(recipe: str, num_iterations: int, home: Path) -> tuple[list[dict[str, float]], list[Iteration]]:
+    """Two runs where models are made and databases exist: to the first rollout alone, and again with its data prepared.
 
-    Returns: seconds from the command to the beginning of each phase, by name, and what the iterations took.
+    Returns: of both, seconds from the command to the beginning of each phase, by name; what the second's iterations
+    took.
     """
     with tempfile.TemporaryDirectory() as folder:
         fresh = Path(folder)
         (home / "models").mkdir(parents=True, exist_ok=True)
         (fresh / "models").symlink_to(home / "models")
         run_watched(["smoke/text", "training.num_iterations=1"], fresh)
-        for run in fresh.glob("runs/*"):
-            shutil.rmtree(run)
-        begun = run_watched([recipe, f"training.num_iterations={num_iterations}"], fresh)
+        arguments = [recipe, f"training.num_iterations={num_iterations}"]
+        begun = []
+        for until in (FIRST, None):
+            for run in fresh.glob("runs/*"):
+                shutil.rmtree(run)
+            begun.append(run_watched(arguments, fresh, until))
         (run,) = fresh.glob("runs/*")
         return begun, list(iterations_of(run))
 
 
-def run_watched(arguments: list[str], home: Path) -> dict[str, float]:
-    """`rl-train run` to its end. Returns: seconds from the command to the first beginning of each phase."""
+def run_watched(arguments: list[str], home: Path, until: str | None = None) -> dict[str, float]:
+    """`rl-train run` to its end, or interrupted in phase `until`. Returns: seconds to the first beginning of each."""
     environment = os.environ | {"RL_TRAIN_HOME": str(home), "PYTHONUNBUFFERED": "1"}
     seen: list[str] = []
     begun: dict[str, float] = {}
@@ -95,7 +103,10 @@ def run_watched(arguments: list[str], home: Path) -> dict[str, float]:
             if line.startswith("phase "):
                 _, *phase, at = line.split()
                 begun.setdefault(" ".join(phase), float(at) - before)
-    if process.returncode or FIRST not in begun:
+                if until in begun:
+                    process.send_signal(signal.SIGINT)
+                    until = None
+    if FIRST not in begun or process.returncode not in (0, INTERRUPTED):
         raise SystemExit(f"the run ended with code {process.returncode}:\n{''.join(seen)}")
     return begun
 
@@ -120,7 +131,7 @@ def answer_s(arguments: list[str]) -> float:
     return statistics.median(took)
 
 
-def report(recipe: str, begun: dict[str, float], iterations: list[Iteration]) -> str:
+def report(recipe: str, begun: list[dict[str, float]], iterations: list[Iteration]) -> str:
     """As Markdown."""
     rows = [
         [
@@ -131,9 +142,11 @@ def report(recipe: str, begun: dict[str, float], iterations: list[Iteration]) ->
         for number, one in enumerate(iterations, start=2)
     ]
     heads = ["iteration", "wall s", "rollout and training s", "the rest s", "share of the rest"]
+    unprepared, prepared = begun
     waits = [
-        [f"rl-train run {recipe} until its workers start", f"{begun['start workers']:.1f}"],
-        [f"rl-train run {recipe} to the first rollout", f"{begun[FIRST]:.1f}"],
+        [f"rl-train run {recipe} until its workers start", f"{prepared['start workers']:.1f}"],
+        [f"rl-train run {recipe} to the first rollout", f"{prepared[FIRST]:.1f}"],
+        ["the same, its data prepared on the way", f"{unprepared[FIRST]:.1f}"],
     ]
     waits += [[name, f"{answer_s(arguments):.2f}"] for name, arguments in ANSWERS.items()]
     about = f"Recipe {recipe}; the rest is Prefect, MLflow, the checkpoint and what Ray does between the phases."
