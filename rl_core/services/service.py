@@ -17,7 +17,7 @@ from rl_core.errors import ServiceError
 from rl_core.running import find_process, stop_tree
 
 START_S = 300.0
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 """A busy machine may keep a healthy service from answering for this long."""
 POLL_S = 0.3
 LOG_LINES = 15
