@@ -23,13 +23,12 @@ from itertools import pairwise
 from pathlib import Path
 
 from benchmarks.page import machine, table, write_section
+from flows.cli import INTERRUPTED
 
 ROOT = Path(__file__).resolve().parents[1]
 PHASE = "seconds/"
 FIRST = "evaluate"
 """The phase of the first rollouts, those of the baseline."""
-INTERRUPTED = 130
-"""How the command ends that was told to."""
 WATCHED = """
 import time
 from rl_core.trainers.progress import listeners
@@ -101,12 +100,12 @@ def run_watched(arguments: list[str], home: Path, until: str | None = None) -> d
         for line in process.stdout:
             seen.append(line)
             if line.startswith("phase "):
-                _, *phase, at = line.split()
-                begun.setdefault(" ".join(phase), float(at) - before)
-                if until in begun:
+                _, *words, at = line.split()
+                phase = " ".join(words)
+                if phase == until and phase not in begun:
                     process.send_signal(signal.SIGINT)
-                    until = None
-    if FIRST not in begun or process.returncode not in (0, INTERRUPTED):
+                begun.setdefault(phase, float(at) - before)
+    if FIRST not in begun or process.returncode != (INTERRUPTED if until else 0):
         raise SystemExit(f"the run ended with code {process.returncode}:\n{''.join(seen)}")
     return begun
 

@@ -16,10 +16,10 @@ def still_running(processes: Iterable[psutil.Process | int], within_s: float = 3
     One that has ended and that nobody waits for keeps its id (a zombie); where orphans have no parent, for ever.
     """
     end = time.monotonic() + within_s
-    left = list(processes)
+    left = [process for process in map(_process, processes) if process is not None]
     while left := [process for process in left if _runs(process)]:
         if time.monotonic() > end:
-            return [_described(process) for process in left]
+            return [f"{process.pid} {' '.join(command_line(process))[:200]}" for process in left]
         time.sleep(POLL_S)
     return []
 
@@ -32,17 +32,15 @@ def command_line(process: psutil.Process) -> list[str]:
         return []
 
 
-def _runs(process: psutil.Process | int) -> bool:
+def _process(one: psutil.Process | int) -> psutil.Process | None:
     try:
-        process = psutil.Process(process) if isinstance(process, int) else process
+        return psutil.Process(one) if isinstance(one, int) else one
+    except psutil.NoSuchProcess:
+        return None
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
-
-
-def _described(process: psutil.Process | int) -> str:
-    pid = process if isinstance(process, int) else process.pid
-    try:
-        return f"{pid} {' '.join(psutil.Process(pid).cmdline())[:200]}"
-    except psutil.Error:
-        return str(pid)

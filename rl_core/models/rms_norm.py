@@ -46,11 +46,11 @@ def use_quick_norms(model: nn.Module) -> int:
 
 def _same_as(norm: Any) -> RMSNorm | None:
     """This norm with another one's weight, where both give the same."""
-    if not type(norm).__name__.endswith("RMSNorm"):
+    if isinstance(norm, RMSNorm) or not type(norm).__name__.endswith("RMSNorm"):
         return None
     eps = next((getattr(norm, name) for name in EPS_NAMES if hasattr(norm, name)), None)
     parameters = dict(norm.named_parameters())
-    if eps is None or [*parameters] != ["weight"] or type(norm) is RMSNorm:
+    if eps is None or [*parameters] != ["weight"]:
         return None
     weight = parameters["weight"]
     ours = RMSNorm(weight, float(eps))
@@ -70,12 +70,23 @@ class _Norm(torch.autograd.Function):
         return weight * nn.functional.rms_norm(states, (n,), None, eps)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:  # type: ignore[override]
         states, weight, scale = ctx.saved_tensors
+        # Beside adapters the weight is frozen.
+        wanted = [*ctx.needs_input_grad[:2], False]
         n, grad = states.shape[-1], grad.to(states.dtype)
         # The gradient of a LayerNorm whose mean is zero and whose scale is this, but for the mean that it takes away.
         grad_states, grad_weight, _ = torch.ops.aten.native_layer_norm_backward(
-            grad, states, [n], torch.zeros_like(scale), scale, weight.to(scale.dtype), None, [True, True, False]
+            grad,
+            states,
+            [n],
+            torch.zeros_like(scale),
+            scale,
+            weight.to(scale.dtype),
+            None,
+            wanted,
         )
-        taken = (grad @ weight.to(grad.dtype)[:, None]).to(scale.dtype).mul_(scale).div_(n)
-        return grad_states.add_(taken.to(grad.dtype)), grad_weight.to(weight.dtype), None
+        if wanted[0]:
+            taken = (grad @ weight.to(grad.dtype)[:, None]).to(scale.dtype).mul_(scale).div_(n)
+            grad_states.add_(taken.to(grad.dtype))
+        return grad_states, grad_weight.to(weight.dtype) if wanted[1] else None, None

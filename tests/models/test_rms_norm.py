@@ -57,6 +57,21 @@ def test_its_gradients_are_those_of_finite_differences():
     assert torch.autograd.gradcheck(lambda x, w: torch.func.functional_call(ours, {"weight": w}, x), (states, weight))
 
 
+@pytest.mark.parametrize("frozen", ["states", "weight"])
+def test_what_is_frozen_gets_no_gradient_and_the_other_its_own(frozen: str):
+    gradients = {}
+    for name in (frozen, ""):
+        states, weight, grad = drawn((4, 32), torch.float32)
+        inputs = {"states": states.detach(), "weight": nn.Parameter(weight.detach())}
+        for key, value in inputs.items():
+            value.requires_grad_(key != name)
+        RMSNorm(inputs["weight"], EPS)(inputs["states"]).backward(grad)
+        gradients[name] = {key: value.grad for key, value in inputs.items()}
+    other = "weight" if frozen == "states" else "states"
+    assert gradients[frozen][frozen] is None
+    assert torch.equal(gradients[frozen][other], gradients[""][other])
+
+
 def test_the_norms_of_a_model_give_way_and_their_names_stay(tiny_model_dir: Path):
     model = AutoModelForCausalLM.from_pretrained(tiny_model_dir, dtype=torch.float32)
     before = {name: value.clone() for name, value in model.state_dict().items()}
