@@ -64,6 +64,9 @@ class TrainingConfig(Section):
     """Passes over one rollout with the old log-probabilities frozen."""
     max_grad_norm: float = Field(default=1.0, gt=0)
     """Gradients are clipped to this global norm."""
+    skip_zero_advantages: bool = True
+    """Leave samples whose advantages are all 0, such as those of a group of equal rewards, out of training passes where
+    they change nothing. What passes measure (entropy, ratios, clipping) is then measured on the others."""
     keep_last: int = Field(default=2, ge=1)
     """Newest complete checkpoints kept; older ones are removed."""
     keep_best: int = Field(default=0, ge=0)

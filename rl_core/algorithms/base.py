@@ -85,6 +85,8 @@ class StageAlgorithm(ABC):
     """With `dynamic_sampling`: how often at most a step rolls out again."""
     rolls_out_average: bool = False
     """Whether rollouts are made by the moving average of the weights, which is also the "old" policy."""
+    vanishes_without_advantage: bool = False
+    """Whether a row whose advantages are all 0 changes neither the loss nor its gradient, but in the denominators."""
     rows_per_unit: int = 1
     """Adjacent rows that must stay in one micro-batch: 2 for pairs."""
 

@@ -62,6 +62,12 @@ class PolicyGradient(StageAlgorithm):
         self.needs_ref_kl = self.needs_reference and config.kl.kind is KlKind.EXACT
         self.kl_in_reward = self.needs_reference and config.kl.place is KlPlace.REWARD
         self.needs_entropy = config.entropy_coef > 0
+        self.vanishes_without_advantage = (
+            self.policy_loss.vanishes_without_advantage
+            and self.policy_loss.splits_exactly
+            and not self.needs_entropy
+            and (self.kl_in_reward or not self.needs_reference)
+        )
         self.needs_rollout_log_probs = config.correction is not None
         self.needs_old_kl = self.policy_loss.needs_old_kl
         self.needs_critic = self.estimator.needs_critic

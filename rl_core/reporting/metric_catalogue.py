@@ -46,7 +46,7 @@ GROUPS: dict[str, tuple[MetricNote, ...]] = {
         ("overlong_penalty_mean", "reward", "Mean of what was added to the rewards of long replies; never above zero."),
         ("overlong_filtered_rows", "samples", "Cut replies that were left out of the loss."),
         ("num_groups", "groups", "Groups of samples of one prompt that were compared with each other."),
-        ("zero_std_groups", "groups", "Groups of equal rewards; they teach nothing."),
+        ("zero_std_groups", "groups", "Groups of equal rewards; they teach nothing, and are mostly not computed."),
     ),
     "Samples": _notes(
         ("response_length_mean", "tokens", "Mean length of the replies."),

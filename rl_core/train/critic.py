@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -31,6 +31,8 @@ class CriticStack(TrainStack):
 
     Its algorithm is the policy's, of which the `critic` block is used.
     """
+
+    needs_advantages: ClassVar[bool] = False
 
     @property
     def config(self) -> CriticConfig:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -27,9 +27,13 @@ class SegmentStack(ABC):
     micro-batches and rank count. Rows without a set `response_mask` take no part; the algorithm's `rows_per_unit`
     adjacent rows stay in one micro-batch.
 
-    Args: micro_batch_size: rows of a pass. max_length: the constant of `seq-mean-token-sum-norm`; unset takes the width
+    Args: micro_batch_size: rows of a pass. skip_zero_advantages: leave rows whose advantages are all 0 out of the
+    passes, where the algorithm says that they change nothing; they still count in the denominators. max_length: the constant of `seq-mean-token-sum-norm`; unset takes the width
     of each rollout.
     """
+
+    needs_advantages: ClassVar[bool] = True
+    """Whether the gradient is the algorithm's, so that its `vanishes_without_advantage` holds here."""
 
     def __init__(
         self,
@@ -40,12 +44,14 @@ class SegmentStack(ABC):
         num_mini_batches: int = 1,
         num_updates_per_batch: int = 1,
         max_grad_norm: float = 1.0,
+        skip_zero_advantages: bool = True,
         max_length: int | None = None,
     ) -> None:
         check_multi_update(algorithm, num_updates_per_batch)
         self.backend, self.algorithm, self.micro_batch_size = fsdp_backend, algorithm, micro_batch_size
         self.num_mini_batches, self.num_updates_per_batch = num_mini_batches, num_updates_per_batch
         self.max_grad_norm, self.max_length = max_grad_norm, max_length
+        self.skips = skip_zero_advantages and self.needs_advantages and algorithm.vanishes_without_advantage
 
     @distributed(Dispatch.DP_SCATTER, Collect.REDUCE)
     def train(self, shard: DataProto) -> TrainStepResult:
@@ -115,14 +121,18 @@ class SegmentStack(ABC):
         """The micro-batch's share of the step's loss, and its metrics."""
 
     def _plan(self, shard: DataProto) -> list[MiniBatch]:
-        """Mini-batches of the rows that are trained, each cut into as many micro-batches on every rank."""
+        """Mini-batches of the rows that are trained, each cut into as many micro-batches on every rank.
+
+        A mini-batch without a row to compute has one idle pass: its gradient is there, and 0.
+        """
         mask_BT = shard.tensor("response_mask")
-        lengths_B = self.lengths(shard)
+        lengths_B, skipped = self.lengths(shard), self._skipped_rows(shard)
         units = micro_batches.units_of(micro_batches.trained_rows(mask_BT), self.algorithm.rows_per_unit)
         by_part = micro_batches.split_evenly(list(range(len(units))), self.num_mini_batches)
         parts = [[units[index] for index in chosen] for chosen in by_part]
-        passes = [self._cut(part, lengths_B) for part in parts]
-        most = self.backend.all_reduce_max([float(len(cut)) for cut in passes])
+        computed = [[unit for unit in part if not skipped.issuperset(unit)] for part in parts]
+        passes = [self._cut(part, lengths_B) for part in computed]
+        most = self.backend.all_reduce_max([float(max(1, len(cut))) for cut in passes])
         counts = self.backend.all_reduce_sum(
             [
                 count
@@ -135,8 +145,17 @@ class SegmentStack(ABC):
                 self._fill(self._cut(part, lengths_B, int(wanted)), int(wanted)),
                 Denominators(counts[2 * index], counts[2 * index + 1], self.max_length or mask_BT.shape[1]),
             )
-            for index, (part, wanted) in enumerate(zip(parts, most, strict=True))
+            for index, (part, wanted) in enumerate(zip(computed, most, strict=True))
         ]
+
+    def _skipped_rows(self, shard: DataProto) -> set[int]:
+        """Rows that no pass has to compute."""
+        batch = shard.batch
+        advantages_BT = None if batch is None else batch.get("advantages", None)
+        # What `measure` found comes from passes over all rows, and the first ratio is 1 in the same passes only.
+        if not self.skips or advantages_BT is None or batch.get("old_log_probs", None) is not None:
+            return set()
+        return set((advantages_BT == 0).all(-1).nonzero()[:, 0].tolist())
 
     def _cut(self, units: list[Rows], lengths_B: list[int], at_least: int = 0) -> list[Rows]:
         """Passes over these units, `at_least` so many where there are units enough."""

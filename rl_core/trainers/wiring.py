@@ -48,4 +48,5 @@ def stack_options(recipe: Recipe) -> dict[str, Any]:
         "num_mini_batches": recipe.training.num_mini_batches,
         "num_updates_per_batch": recipe.training.num_updates_per_batch,
         "max_grad_norm": recipe.training.max_grad_norm,
+        "skip_zero_advantages": recipe.training.skip_zero_advantages,
     }

@@ -235,6 +235,22 @@ def test_only_the_covariance_losses_depend_on_how_a_step_is_cut():
     ]
 
 
+@pytest.mark.parametrize("name", policy_losses.names())
+def test_an_action_without_advantage_is_silent_in_the_losses_that_say_so(name: str):
+    data = batch(0)
+    log_probs_BT = data["log_probs_BT"].clone().requires_grad_()
+    cls, config = policy_losses.resolve({"name": name}, "loss")
+    zeros_BT, mask_BT = torch.zeros_like(log_probs_BT), data["mask_BT"] != 0
+    kl_BT = torch.full_like(log_probs_BT, 0.5)
+    actions = Actions(log_probs_BT, data["old_log_probs_BT"], zeros_BT, mask_BT, kl_BT)
+    loss_BT, _ = cls(config).per_action(actions)
+    loss_BT.sum().backward()
+    assert log_probs_BT.grad is not None
+    is_silent = not loss_BT.any() and not log_probs_BT.grad.any()
+    assert is_silent == cls.vanishes_without_advantage
+    assert is_silent == (name not in ("dro", "kl_cov"))
+
+
 def test_dppo_lets_far_actions_move_back():
     # q = 1/2, p = 0.9: far. With A < 0 the step leads back and keeps its gradient, with A > 0 it is dropped.
     for name in ("dppo_tv", "dppo_kl"):

@@ -39,6 +39,38 @@ def test_kl_and_entropy_join_the_loss(kind: KlKind):
     assert metrics["kl_coef"].result() == 0.3
 
 
+@pytest.mark.parametrize(
+    ("block", "vanishes"),
+    [
+        ({}, True),
+        ({"correction": {"upper": 2.0}}, True),
+        ({"kl": {"coef": 0.1}}, False),
+        ({"kl": {"coef": 0.1, "place": "reward"}}, True),
+        ({"entropy_coef": 0.01}, False),
+        ({"loss": {"name": "dro"}}, False),
+        ({"loss": {"name": "clip_cov"}}, False),
+        ({"loss": {"name": "kl_cov"}}, False),
+    ],
+    ids=str,
+)
+def test_rows_without_advantage_change_nothing_unless_another_term_reads_them(block: dict[str, Any], vanishes: bool):
+    algorithm, data = build(**block), batch()
+    assert algorithm.vanishes_without_advantage == vanishes
+    if not vanishes:
+        return
+    data["advantages_BT"][:4] = 0
+    denominators, found = Denominators.from_mask(data["mask_BT"]), []
+    for rows in (slice(None), slice(4, None)):
+        part = {name: values[rows] for name, values in data.items()}
+        part["log_probs_BT"] = part["log_probs_BT"].clone().requires_grad_()
+        loss, _ = algorithm.loss(**part, denominators=denominators)
+        loss.backward()
+        found.append((loss.item(), part["log_probs_BT"].grad))
+    (whole, whole_grad_BT), (rest, rest_grad_BT) = found
+    assert rest == pytest.approx(whole, rel=1e-12) and not whole_grad_BT[:4].any()
+    torch.testing.assert_close(rest_grad_BT, whole_grad_BT[4:], rtol=1e-12, atol=0)
+
+
 CORRECTIONS = [
     (level, mode, reject)
     for level in CorrectionLevel

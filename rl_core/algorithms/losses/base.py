@@ -64,6 +64,8 @@ class PolicyLoss(ABC):
     """Whether `Actions.old_kl_BT` must be given."""
     splits_exactly: ClassVar[bool] = True
     """Whether an action's loss is independent of the other rows of its micro-batch."""
+    vanishes_without_advantage: ClassVar[bool] = False
+    """Whether the loss of an action of advantage 0 is 0 whatever the policy says, so that it has no gradient."""
 
     def __init__(self, config: Any) -> None:
         self.config = config

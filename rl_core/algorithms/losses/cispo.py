@@ -5,7 +5,7 @@ The weight is clipped, not the update: every action keeps a gradient, however fa
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 @policy_losses.register("cispo")
 class CispoLoss(PolicyLoss):
     """REINFORCE with clipped importance weights."""
+
+    vanishes_without_advantage: ClassVar[bool] = True
 
     class Config(ClipConfig):
         """As published, only the upper bound acts."""

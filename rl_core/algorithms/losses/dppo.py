@@ -8,7 +8,7 @@ token and too much about a frequent one; the divergence weighs both alike.
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
@@ -23,6 +23,8 @@ MIN_COMPLEMENT = 1e-8
 
 class DppoLoss(PolicyLoss):
     """REINFORCE with truncated weights inside a divergence's trust region."""
+
+    vanishes_without_advantage: ClassVar[bool] = True
 
     class Config(PolicyLoss.Config):
         """The trust region."""

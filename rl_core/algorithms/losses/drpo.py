@@ -7,7 +7,7 @@ gradient grows smoothly past it where a clip's vanishes. With `weigh_by_probabil
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 @policy_losses.register("drpo")
 class DrpoLoss(PolicyLoss):
     """The surrogate with a quadratic penalty in place of the clip."""
+
+    vanishes_without_advantage: ClassVar[bool] = True
 
     class Config(PolicyLoss.Config):
         """The penalty."""

@@ -21,6 +21,7 @@ class FlowDppoLoss(PolicyLoss):
     """The unclipped surrogate inside an exact KL trust region."""
 
     needs_old_kl: ClassVar[bool] = True
+    vanishes_without_advantage: ClassVar[bool] = True
 
     class Config(PolicyLoss.Config):
         """The trust region."""

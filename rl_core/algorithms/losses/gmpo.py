@@ -7,7 +7,7 @@ carries it, and `seq-mean-token-mean` counts it once per row.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 @policy_losses.register("gmpo")
 class GmpoLoss(PolicyLoss):
     """The geometric mean of the clipped ratios of each row."""
+
+    vanishes_without_advantage: ClassVar[bool] = True
 
     class Config(PolicyLoss.Config):
         """The range, of the log-ratio."""

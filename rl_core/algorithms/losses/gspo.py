@@ -6,7 +6,7 @@ action; with one advantage per row and `seq-mean-token-mean` the gradient is tha
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 @policy_losses.register("gspo")
 class GspoLoss(PolicyLoss):
     """The clipped surrogate of each row."""
+
+    vanishes_without_advantage: ClassVar[bool] = True
 
     class Config(ClipConfig):
         """The paper's range is narrow, since a row's mean moves little."""

@@ -6,7 +6,7 @@ DAPO raises the upper bound alone (arXiv 2503.14476 eq. 10). `dual_clip` c bound
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
@@ -35,6 +35,8 @@ def is_clipped(ratio_BT: Tensor, advantages_BT: Tensor, clip_low: float, clip_hi
 @policy_losses.register("ppo_clip")
 class PpoClipLoss(PolicyLoss):
     """The clipped surrogate of each action."""
+
+    vanishes_without_advantage: ClassVar[bool] = True
 
     class Config(ClipConfig):
         """Range and dual clip."""

@@ -19,6 +19,7 @@ class ReinforceLoss(PolicyLoss):
     """The plain policy gradient."""
 
     supports_multi_update: ClassVar[bool] = False
+    vanishes_without_advantage: ClassVar[bool] = True
 
     def per_action(self, actions: Actions) -> tuple[Tensor, dict[str, Tensor]]:
         """[B, T]."""

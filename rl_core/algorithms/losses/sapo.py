@@ -5,7 +5,7 @@ At rho = 1 the gradient is REINFORCE's; it fades on both sides, faster for A < 0
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 @policy_losses.register("sapo")
 class SapoLoss(PolicyLoss):
     """A sigmoid gate on the ratio."""
+
+    vanishes_without_advantage: ClassVar[bool] = True
 
     class Config(PolicyLoss.Config):
         """The gate's temperatures."""
