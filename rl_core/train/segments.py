@@ -28,8 +28,8 @@ class SegmentStack(ABC):
     adjacent rows stay in one micro-batch.
 
     Args: micro_batch_size: rows of a pass. skip_zero_advantages: leave rows whose advantages are all 0 out of the
-    passes, where the algorithm says that they change nothing; they still count in the denominators. max_length: the constant of `seq-mean-token-sum-norm`; unset takes the width
-    of each rollout.
+    passes, where the algorithm says that they change nothing; they still count in the denominators. max_length: the
+    constant of `seq-mean-token-sum-norm`; unset takes the width of each rollout.
     """
 
     needs_advantages: ClassVar[bool] = True
@@ -150,10 +150,12 @@ class SegmentStack(ABC):
 
     def _skipped_rows(self, shard: DataProto) -> set[int]:
         """Rows that no pass has to compute."""
-        batch = shard.batch
-        advantages_BT = None if batch is None else batch.get("advantages", None)
+        columns = shard.batch
+        advantages_BT = None if columns is None else columns.get("advantages", None)
+        if columns is None or advantages_BT is None or not self.skips:
+            return set()
         # What `measure` found comes from passes over all rows, and the first ratio is 1 in the same passes only.
-        if not self.skips or advantages_BT is None or batch.get("old_log_probs", None) is not None:
+        if columns.get("old_log_probs", None) is not None:
             return set()
         return set((advantages_BT == 0).all(-1).nonzero()[:, 0].tolist())
 

@@ -52,7 +52,9 @@ def test_the_same_is_learnt_from_fewer_rows(
         0
     ]
     assert largest_difference(all_weights, weights) < 3e-6
-    assert [update.num_tokens for update in result.per_update] == [update.num_tokens for update in all_result.per_update]
+    assert [update.num_tokens for update in result.per_update] == [
+        update.num_tokens for update in all_result.per_update
+    ]
     assert result.loss == pytest.approx(all_result.loss, abs=1e-6)
     assert result.grad_norm == pytest.approx(all_result.grad_norm, abs=1e-5)
     assert result.skipped == 0
