@@ -58,10 +58,20 @@ def ray_cluster() -> Iterator[None]:
     """A local Ray of four (logical) CPUs for the whole session; tests take from it and give back."""
     import ray
 
-    # Workers inherit OMP_NUM_THREADS; Ray would otherwise set it from each actor's num_cpus.
-    ray.init(address="local", num_cpus=4, num_gpus=0, include_dashboard=False, object_store_memory=200 * 2**20)
-    yield
-    ray.shutdown()
+    from tests.warm_workers import warm_workers
+
+    with warm_workers() as python:
+        # Workers inherit OMP_NUM_THREADS; Ray would otherwise set it from each actor's num_cpus.
+        ray.init(
+            address="local",
+            num_cpus=4,
+            num_gpus=0,
+            include_dashboard=False,
+            object_store_memory=200 * 2**20,
+            runtime_env={"py_executable": python},
+        )
+        yield
+        ray.shutdown()
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,83 @@
+"""Imports what workers need and then forks whenever `client.py` asks. It must not have imported Ray.
+
+Ray reads settings that differ from worker to worker when it is imported, which therefore happens in the fork.
+
+Usage: server.py ADDRESS
+"""
+
+from __future__ import annotations
+
+import array
+import json
+import os
+import runpy
+import signal
+import socket
+import sys
+import traceback
+from typing import Any, NoReturn
+
+STREAMS = 3
+"""Standard input, output and error."""
+
+
+def serve(address: str) -> None:
+    """Until it is killed, or its parent has ended."""
+    sys.path.insert(0, os.getcwd())
+    import rl_core.preload  # noqa: F401
+
+    assert "ray" not in sys.modules, "rl_core.preload imports Ray, which a fork must do by itself"
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(address)
+    listener.listen(64)
+    listener.settimeout(1.0)
+    parent = os.getppid()
+    # Nobody waits for the forks.
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    while os.getppid() == parent:
+        try:
+            connection, _ = listener.accept()
+        except TimeoutError:
+            continue
+        told, streams = _receive(connection)
+        if pid := os.fork():
+            connection.sendall(pid.to_bytes(8, "big"))
+            for descriptor in (connection.detach(), *streams):
+                os.close(descriptor)
+        else:
+            listener.close()
+            _become(told, streams)
+
+
+def _receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    streams = array.array("i")
+    head, ancillary, *_ = connection.recvmsg(8, socket.CMSG_SPACE(STREAMS * streams.itemsize))
+    streams.frombytes(ancillary[0][2])
+    body = connection.recv(int.from_bytes(head, "big"), socket.MSG_WAITALL)
+    return json.loads(body), streams.tolist()
+
+
+def _become(told: dict[str, Any], streams: list[int]) -> NoReturn:
+    """Run the script as Python would have. The connection stays open until the process ends."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for number, descriptor in enumerate(streams):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    os.chdir(told["folder"])
+    os.environ.clear()
+    os.environ.update(told["env"])
+    sys.argv = told["command"]
+    sys.path[0] = os.path.dirname(sys.argv[0])
+    status = 0
+    try:
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        status = 1
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1])
