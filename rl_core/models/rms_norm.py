@@ -28,9 +28,11 @@ class RMSNorm(nn.Module):
 
     def forward(self, states: Tensor) -> Tensor:
         """The states [..., n] normalised."""
-        if torch.is_grad_enabled() and states.is_cpu:
+        if not states.is_cpu:
+            return self.weight * nn.functional.rms_norm(states, states.shape[-1:], None, self.eps)
+        if torch.is_grad_enabled():
             return _Norm.apply(states, self.weight, self.eps)  # type: ignore[return-value]
-        return self.weight * nn.functional.rms_norm(states, states.shape[-1:], None, self.eps)
+        return self.weight * _quotient(states, _mean_squares(states), self.eps)
 
 
 def use_quick_norms(model: nn.Module) -> int:
@@ -61,13 +63,26 @@ def _same_as(norm: Any) -> RMSNorm | None:
     return ours if alike else None
 
 
+def _mean_squares(states: Tensor) -> Tensor:
+    """[..., 1], in float32 or better."""
+    wide = torch.promote_types(states.dtype, torch.float32)
+    norm = torch.linalg.vector_norm(states, dim=-1, keepdim=True, dtype=wide)
+    return norm.square_().div_(states.shape[-1])
+
+
+def _quotient(states: Tensor, mean_squares: Tensor, eps: float) -> Tensor:
+    """x / sqrt(mean(x^2) + eps), rounded once: a BatchNorm at work, whose channels are the rows, does it in one pass."""
+    rows, variance = states.reshape(1, -1, states.shape[-1]), mean_squares.flatten()
+    return nn.functional.batch_norm(rows, torch.zeros_like(variance), variance, eps=eps).view(states.shape)
+
+
 class _Norm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, states: Tensor, weight: Tensor, eps: float) -> Tensor:
-        n, wide = states.shape[-1], torch.promote_types(states.dtype, torch.float32)
-        norm = torch.linalg.vector_norm(states, dim=-1, keepdim=True, dtype=wide)
-        ctx.save_for_backward(states, weight, norm.square_().div_(n).add_(eps).rsqrt_())
-        return weight * nn.functional.rms_norm(states, (n,), None, eps)
+        squares = _mean_squares(states)
+        quotient = _quotient(states, squares, eps)
+        ctx.save_for_backward(states, weight, squares.add_(eps).rsqrt_())
+        return weight * quotient
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:  # type: ignore[override]
