@@ -20,6 +20,7 @@ import torch
 import torch.distributed as dist
 
 from rl_core.algorithms import algorithms
+from rl_core.allocator import keep_freed_memory
 from rl_core.data.prompt_items import ItemMaker
 from rl_core.models.bundle import ModelBundle
 from rl_core.rank_info import RankInfo
@@ -128,6 +129,7 @@ def peak_bytes() -> int:
 def serve(rank: int, settings: dict[str, Any], meeting: str, answers: int | None) -> None:
     """Be one rank: take a step whenever the first one is told to, until it is told no more."""
     num_ranks = settings["ranks"]
+    keep_freed_memory()
     torch.set_num_threads(settings["threads"] // num_ranks)
     store = dist.FileStore(meeting, num_ranks)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=num_ranks)

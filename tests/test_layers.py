@@ -12,6 +12,7 @@ PACKAGES = ("schemas", "rl_core", "tasks", "flows", "deployments")
 LAYERS: tuple[tuple[str, ...], ...] = (
     (
         "schemas",
+        "rl_core.allocator",
         "rl_core.deliveries",
         "rl_core.errors",
         "rl_core.registry",

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from rl_core.allocator import keep_freed_memory
 from rl_core.distributed.failures import Failure, failure_of
 from rl_core.distributed.output import label_output
 from rl_core.distributed.refs import ShardRef, Stored, store
@@ -67,8 +68,10 @@ class DeviceWorker:
         )
 
     def join_group(self, address: str, port: int) -> Failure | None:
-        """Set threads and enter the process group of the block."""
+        """Set memory and threads, and enter the process group of the block."""
         with self._reported("WorkerGroup.join") as report:
+            if self.info.device_kind == "cpu":
+                keep_freed_memory()
             import torch
             import torch.distributed as dist
 

@@ -131,7 +131,8 @@ class _Sums:
         self.gather_mean = gather_mean
 
     def add(self, logits_NC: Tensor, words_CH: Tensor, places_N: Tensor) -> Tensor:
-        """One chunk. Args: places_N: the targets' columns; outside 0..C-1 they are another chunk's.
+        """One chunk, whose logits are overwritten. Args: places_N: the targets' columns; outside 0..C-1 they are
+        another chunk's.
 
         Returns: exp(logit - highest), [N, C], by what is then the highest.
         """
@@ -144,7 +145,7 @@ class _Sums:
             parts_NC = logits_NC.sub_(highest_N[:, None]).exp_()
         else:
             parts_NC = (logits_NC - highest_N[:, None]).exp_()
-            self.weighted_N = self.weighted_N * shrink_N + torch.linalg.vecdot(parts_NC, logits_NC)
+            self.weighted_N = self.weighted_N * shrink_N + logits_NC.mul_(parts_NC).sum(1)
         self.highest_N = highest_N
         self.total_N = self.total_N * shrink_N + parts_NC.sum(1)
         if self.gather_mean:
