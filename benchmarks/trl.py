@@ -6,10 +6,11 @@
 SmolLM2-135M, 8 prompts x 8 samples x 64 tokens, no KL. Each setting starts one process per side, kept for all its
 steps, of which one at a time works; the median of the steps after the warm-up counts. `fp32` computes in float32,
 `bf16` in bfloat16 with float32 weights kept (for TRL autocast, its default), `bf16-weights` keeps nothing wider. TRL
-takes a prompt's samples in one pass and adds gradients up; with `bf16-one-pass` all rows of the step at once. Peak
-memory is that of the process. Processor seconds are printed beside those of the wall: other work on the machine
-lengthens them less. `--free` lets replies end by themselves, learns at a rate that shows in a few steps, and compares
-rewards instead, over `--seeds` seeds. What `key=value` says changes our recipe. `--write` puts the tables into
+takes a prompt's samples in one pass and adds gradients up; with `bf16-one-pass` all rows of the step at once. Both
+sides train all samples, those without advantage too. Peak memory is that of the process. Processor seconds are printed
+beside those of the wall: other work on the machine lengthens them less. `--free` lets replies end by themselves, learns at a
+rate that shows in a few steps, and compares rewards instead, over `--seeds` seeds; our side then leaves out samples
+without advantage, as a user's run does. What `key=value` says changes our recipe. `--write` puts the tables into
 docs/benchmarks.md.
 """
 
@@ -152,14 +153,17 @@ def ratios(found: dict[tuple[str, str], dict[str, Any]]) -> list[list[str]]:
 
 
 def rewards_of(found: dict[tuple[str, str], list[Steps]]) -> list[list[str]]:
-    """A line per setting and side: mean reward of each third of the steps, over all seeds, and of the last by seed."""
+    """A line per setting and side: mean reward of each third of the steps, over all seeds, and of the last by seed;
+    and the mean seconds of a run's steps."""
     lines = []
     for (setting, side), runs in found.items():
         third = max(len(runs[0]) // 3, 1)
         parts = [slice(None, third), slice(third, -third), slice(-third, None)]
         thirds = [[statistics.mean(step["reward"] for step in steps[part]) for steps in runs] for part in parts]
         by_seed = " ".join(f"{reward:.3f}" for reward in thirds[-1])
-        lines.append([setting, side, *(f"{statistics.mean(rewards):.3f}" for rewards in thirds), by_seed])
+        seconds = statistics.mean(sum(step["step"][0] for step in steps) for steps in runs)
+        means = [f"{statistics.mean(rewards):.3f}" for rewards in thirds]
+        lines.append([setting, side, *means, by_seed, f"{seconds:.0f}"])
     return lines
 
 
@@ -273,7 +277,7 @@ def report_rewards(
     args: argparse.Namespace, found: dict[tuple[str, str], list[Steps]], versions: dict[str, str]
 ) -> None:
     """Print what was earned, and put it into the page if asked."""
-    heads = ["setting", "side", "first third", "second", "last", "last, seed by seed"]
+    heads = ["setting", "side", "first third", "second", "last", "last, seed by seed", "all steps s"]
     body = (
         f"`{command()}`: {about(args)} at most; mean rewards (the share of right answers while sampling) of "
         f"{args.warm_up + args.steps} steps on the same prompts in the same order. {page.machine()}, "

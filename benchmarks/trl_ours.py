@@ -51,7 +51,10 @@ class Clock:
 
 
 def recipe_of(settings: dict[str, Any]) -> Recipe:
-    """The recipe `text` with the bench's sizes; what it does not set is what a user gets."""
+    """The recipe `text` with the bench's sizes; what it does not set is what a user gets.
+
+    Where the number of tokens is given, all of them are trained, as TRL does, whatever their advantages.
+    """
     adapters = settings["lora"] and {"rank": settings["lora"]["r"], "alpha": settings["lora"]["lora_alpha"]}
     is_narrow = settings["autocast"] or settings["weights"] == "bfloat16"
     overrides = [
@@ -61,6 +64,7 @@ def recipe_of(settings: dict[str, Any]) -> Recipe:
         f"optimizer.learning_rate={settings['learning_rate']}",
         "scheduler.kind=constant",
         f"seed={settings['seed']}",
+        f"training.skip_zero_advantages={str(not settings['forced']).lower()}",
         f"fsdp.param_dtype={'bfloat16' if is_narrow else 'float32'}",
         f"fsdp.master_dtype={settings['weights']}",
         f"lora={json.dumps(adapters)}",

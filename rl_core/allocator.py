@@ -1,7 +1,7 @@
 """How a process that computes on a CPU gets its memory: what tensors free stays there for the next ones.
 
 The C library otherwise gives large blocks back to the system at once, which has to clear every page it lends again, and
- keeps fragments of many arenas besides.
+keeps fragments of many arenas besides.
 """
 
 from __future__ import annotations
