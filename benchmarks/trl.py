@@ -7,11 +7,11 @@ SmolLM2-135M, 8 prompts x 8 samples x 64 tokens, no KL. Each setting starts one 
 steps, of which one at a time works; the median of the steps after the warm-up counts. `fp32` computes in float32,
 `bf16` in bfloat16 with float32 weights kept (for TRL autocast, its default), `bf16-weights` keeps nothing wider. TRL
 takes a prompt's samples in one pass and adds gradients up; with `bf16-one-pass` all rows of the step at once. Both
-sides train all samples, those without advantage too. Peak memory is that of the process. Processor seconds are printed
-beside those of the wall: other work on the machine lengthens them less. `--free` lets replies end by themselves, learns at a
-rate that shows in a few steps, and compares rewards instead, over `--seeds` seeds; our side then leaves out samples
-without advantage, as a user's run does. What `key=value` says changes our recipe. `--write` puts the tables into
-docs/benchmarks.md.
+sides train all samples, those without advantage too. Peak memory is that of the process. Processor seconds are
+printed beside those of the wall: other work on the machine lengthens them less. `--free` lets replies end by
+themselves, learns at a rate that shows in a few steps, and compares rewards instead, over `--seeds` seeds; our side
+then leaves out samples without advantage, as a user's run does. What `key=value` says changes our recipe. `--write`
+puts the tables into docs/benchmarks.md.
 """
 
 from __future__ import annotations
