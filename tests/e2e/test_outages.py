@@ -83,8 +83,13 @@ def test_the_prefect_server_has_every_task_run_and_artifact(watched: Watched) ->
     assert set(tasks().values()) == {"COMPLETED"}
     artifacts = watched.services.api.post("artifacts/filter", {"artifacts": {"flow_run_id": run}})
     keys = [artifact["key"] for artifact in artifacts]
-    assert keys.count("reward-curve") == NUM_ITERATIONS + 1, "a curve per iteration, and one of all"
-    assert [artifact["data"] for artifact in artifacts if artifact["key"] == "progress"] == [100.0] * NUM_ITERATIONS
+    bars = [artifact for artifact in artifacts if artifact["key"] == "progress"]
+    done = {bar["task_run_id"] for bar in bars if bar["data"] == 100.0}
+    assert len(done) == NUM_ITERATIONS, "a progress bar per iteration, at its end"
+    # The server may have stored what it died answering, and is then sent it again.
+    twice = len(bars) - NUM_ITERATIONS, keys.count("reward-curve") - (NUM_ITERATIONS + 1)
+    assert min(twice) >= 0, "a curve per iteration, and one of all"
+    assert sum(twice) <= 1, twice
     assert {"validation", "samples", "evaluation", "comparison", "model", "report"} <= set(keys)
 
 
