@@ -1,17 +1,17 @@
 """`make bench-trl`: a step of GRPO beside TRL's, the same prompts, sampling and number of tokens, taking turns.
 
-    python -m benchmarks.trl [--steps 3] [--warm-up 1] [--settings bf16 fp32] [--lora] [--threads 2] [--write]
+    python -m benchmarks.trl [--steps 3] [--warm-up 2] [--settings bf16 fp32] [--lora] [--threads 2] [--write]
         [--seeds 1] [--free] [--checkpointing] [key=value ...]
 
 SmolLM2-135M, 8 prompts x 8 samples x 64 tokens, no KL. Each setting starts one process per side, kept for all its
-steps, of which one at a time works; the median of the steps after the warm-up counts. `fp32` computes in float32,
-`bf16` in bfloat16 with float32 weights kept (for TRL autocast, its default), `bf16-weights` keeps nothing wider. TRL
-takes a prompt's samples in one pass and adds gradients up; with `bf16-one-pass` all rows of the step at once. Both
-sides train all samples, those without advantage too. Peak memory is that of the process. Processor seconds are
-printed beside those of the wall: other work on the machine lengthens them less. `--free` lets replies end by
-themselves, learns at a rate that shows in a few steps, and compares rewards instead, over `--seeds` seeds; our side
-then leaves out samples without advantage, as a user's run does. What `key=value` says changes our recipe. `--write`
-puts the tables into docs/benchmarks.md.
+steps, of which one at a time works; the median of the steps after the warm-up counts, in which both sides get their
+memory. `fp32` computes in float32, `bf16` in bfloat16 with float32 weights kept (for TRL autocast, its default),
+`bf16-weights` keeps nothing wider. TRL takes a prompt's samples in one pass and adds gradients up; with
+`bf16-one-pass` all rows of the step at once. Both sides train all samples, those without advantage too. Peak memory is
+that of the process. Processor seconds are printed beside those of the wall: other work on the machine lengthens them
+less. `--free` lets replies end by themselves, learns at a rate that shows in a few steps, and compares rewards instead,
+over `--seeds` seeds; our side then leaves out samples without advantage, as a user's run does. What `key=value` says
+changes our recipe. `--write` puts the tables into docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -154,16 +154,16 @@ def ratios(found: dict[tuple[str, str], dict[str, Any]]) -> list[list[str]]:
 
 def rewards_of(found: dict[tuple[str, str], list[Steps]]) -> list[list[str]]:
     """A line per setting and side: mean reward of each third of the steps, over all seeds, and of the last by seed;
-    and the mean seconds of a run's steps."""
+    and the seconds of each seed's steps."""
     lines = []
     for (setting, side), runs in found.items():
         third = max(len(runs[0]) // 3, 1)
         parts = [slice(None, third), slice(third, -third), slice(-third, None)]
         thirds = [[statistics.mean(step["reward"] for step in steps[part]) for steps in runs] for part in parts]
         by_seed = " ".join(f"{reward:.3f}" for reward in thirds[-1])
-        seconds = statistics.mean(sum(step["step"][0] for step in steps) for steps in runs)
+        seconds = " ".join(f"{sum(step['step'][0] for step in steps):.0f}" for steps in runs)
         means = [f"{statistics.mean(rewards):.3f}" for rewards in thirds]
-        lines.append([setting, side, *means, by_seed, f"{seconds:.0f}"])
+        lines.append([setting, side, *means, by_seed, seconds])
     return lines
 
 
@@ -207,7 +207,7 @@ def main() -> None:
     """Run every setting and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=3)
-    parser.add_argument("--warm-up", type=int, default=1)
+    parser.add_argument("--warm-up", type=int, default=2)
     parser.add_argument("--settings", nargs="+", choices=SETTINGS, default=["bf16", "fp32"])
     parser.add_argument("--lora", action="store_true", help="adapters of rank 16 instead of all weights")
     parser.add_argument("--threads", type=int, default=2)
@@ -249,7 +249,7 @@ def settings_of(args: argparse.Namespace, setting: str, seed: int, folder: Path)
         "new_tokens": args.new_tokens,
         "forced": not args.free,
         "lora": {"r": 16, "lora_alpha": 32} if args.lora else None,
-        "learning_rate": (5e-4 if args.lora else 1e-5) if args.free else 1e-6,
+        "learning_rate": learning_rate(args),
         "checkpointing": args.checkpointing,
         "threads": args.threads,
         "seed": seed,
@@ -277,11 +277,11 @@ def report_rewards(
     args: argparse.Namespace, found: dict[tuple[str, str], list[Steps]], versions: dict[str, str]
 ) -> None:
     """Print what was earned, and put it into the page if asked."""
-    heads = ["setting", "side", "first third", "second", "last", "last, seed by seed", "all steps s"]
+    heads = ["setting", "side", "first third", "second", "last", "last, seed by seed", "all steps s, seed by seed"]
     body = (
-        f"`{command()}`: {about(args)} at most; mean rewards (the share of right answers while sampling) of "
-        f"{args.warm_up + args.steps} steps on the same prompts in the same order. {page.machine()}, "
-        f"TRL {versions['trl']}.\n\n{page.table(heads, rewards_of(found))}"
+        f"`{command()}`: {about(args)} at most, learning rate {learning_rate(args):g}; mean rewards (the share of "
+        f"right answers while sampling) of {args.warm_up + args.steps} steps on the same prompts in the same order. "
+        f"{page.machine()}, TRL {versions['trl']}.\n\n{page.table(heads, rewards_of(found))}"
     )
     publish(args, "Rewards", body)
 
@@ -295,6 +295,13 @@ def about(args: argparse.Namespace) -> str:
 def command() -> str:
     """What was called, less where its tables went."""
     return shlex.join(["python", "-m", "benchmarks.trl", *(word for word in sys.argv[1:] if word != "--write")])
+
+
+def learning_rate(args: argparse.Namespace) -> float:
+    """One that shows in a few steps where rewards are compared, and one that changes little where time is."""
+    if not args.free:
+        return 1e-6
+    return 5e-4 if args.lora else 5e-5
 
 
 def trained(args: argparse.Namespace) -> str:
