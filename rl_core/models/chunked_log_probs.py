@@ -10,7 +10,8 @@ Axes: N positions, H hidden, V vocabulary, C words of one chunk.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+import math
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -19,8 +20,8 @@ from torch.distributed.tensor import DTensor
 
 CHUNK_ELEMENTS = 2**21
 """Logits that exist at once, of all positions together."""
-KEPT_ELEMENTS = 2**26
-"""Probabilities that a trained head keeps for the backward pass, of all positions together: 256 MiB."""
+KEPT_BYTES = 2**28
+"""Logits that a trained head keeps for the backward pass, of all positions together."""
 MIN_WORDS = 256
 """Words of a chunk at least, however many positions there are: thinner products waste the processor."""
 
@@ -64,14 +65,12 @@ class _LinearLogProbs(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         # With a trained head or an entropy's gradient the backward pass meets every logit anyway.
         gather_mean = ctx.needs_input_grad[0] and not ctx.needs_input_grad[1] and not entropy_grad
-        trains_head = ctx.needs_input_grad[0] and ctx.needs_input_grad[1]
-        num_kept = KEPT_ELEMENTS // max(len(hidden_NH), 1) if trains_head and not entropy_grad else 0
+        keeps = any(ctx.needs_input_grad[:2]) and not gather_mean
+        num_kept = KEPT_BYTES // max(len(hidden_NH) * weight_VH.element_size(), 1) if keeps else 0
         sums = _Sums(hidden_NH, gather_mean=gather_mean, with_entropy=with_entropy)
         ctx.kept = {}
-        for start, words_CH, logits_NC in _chunks(hidden_NH, weight_VH, scale, num_own=num_kept):
-            parts_NC = sums.add(logits_NC, words_CH, targets_N - start)
-            if start + len(words_CH) <= num_kept:
-                ctx.kept[start] = parts_NC, sums.highest_N
+        for start, words_CH, logits_NC in _chunks(hidden_NH, weight_VH, scale, ctx.kept, num_kept):
+            sums.add(logits_NC, words_CH, targets_N - start)
         normaliser_N = sums.normaliser()
         entropy_N = sums.entropy() if with_entropy else torch.zeros_like(normaliser_N)
         ctx.scale, ctx.entropy_grad, ctx.gather_mean = scale, entropy_grad, gather_mean
@@ -97,16 +96,13 @@ class _LinearLogProbs(torch.autograd.Function):
         # What all of a row's slopes share is left to the products with [N, H], which are smaller than [N, C].
         shared_N1 = -ctx.scale * (torch.ones_like(grad_N) if ctx.entropy_grad else grad_N)[:, None]
         pulling_NH = (shared_N1 * hidden_NH).to(hidden_NH.dtype)
-        for start, words_CH, logits_NC in _chunks(hidden_NH, weight_VH, ctx.scale, without=ctx.kept):
-            if start in ctx.kept:
-                parts_NC, highest_N = ctx.kept.pop(start)
-                slope_NC = parts_NC.mul_((highest_N - normaliser_N).exp_()[:, None])
-            elif ctx.entropy_grad:
-                slope_NC = logits_NC.sub_(normaliser_N[:, None])
+        for start, words_CH, logits_NC in _chunks(hidden_NH, weight_VH, ctx.scale, ctx.kept):
+            slope_NC = logits_NC.sub_(normaliser_N[:, None])
+            if ctx.entropy_grad:
                 pull_NC = (slope_NC + entropy_N[:, None]).mul_(grad_entropy_N[:, None]).add_(grad_N[:, None])
-                slope_NC = slope_NC.exp_().mul_(pull_NC)
+                slope_NC.exp_().mul_(pull_NC)
             else:
-                slope_NC = logits_NC.sub_(normaliser_N[:, None]).exp_()
+                slope_NC.exp_()
             here_N = (targets_N >= start) & (targets_N < start + len(words_CH))
             slope_NC[rows_N[here_N], targets_N[here_N] - start] -= grad_N[here_N] if ctx.entropy_grad else 1.0
             slope_NC = slope_NC.to(hidden_NH.dtype)
@@ -130,11 +126,9 @@ class _Sums:
         self.mean_NH = torch.zeros_like(hidden_NH, dtype=dtype) if gather_mean else torch.empty(0)
         self.gather_mean = gather_mean
 
-    def add(self, logits_NC: Tensor, words_CH: Tensor, places_N: Tensor) -> Tensor:
+    def add(self, logits_NC: Tensor, words_CH: Tensor, places_N: Tensor) -> None:
         """One chunk, whose logits are overwritten. Args: places_N: the targets' columns; outside 0..C-1 they are
         another chunk's.
-
-        Returns: exp(logit - highest), [N, C], by what is then the highest.
         """
         here_N = (places_N >= 0) & (places_N < logits_NC.shape[1])
         column_N1 = places_N.clamp(0, logits_NC.shape[1] - 1)[:, None]
@@ -150,7 +144,6 @@ class _Sums:
         self.total_N = self.total_N * shrink_N + parts_NC.sum(1)
         if self.gather_mean:
             _add_product(self.mean_NH.mul_(shrink_N[:, None]), parts_NC.to(words_CH.dtype), words_CH)
-        return parts_NC
 
     def normaliser(self) -> Tensor:
         """log sum exp of all logits."""
@@ -171,26 +164,28 @@ def _add_product(total_NH: Tensor, left_NC: Tensor, words_CH: Tensor) -> None:
 
 
 def _chunks(
-    hidden_NH: Tensor, weight_VH: Tensor, scale: float, *, num_own: int = 0, without: Container[int] = ()
+    hidden_NH: Tensor, weight_VH: Tensor, scale: float, kept: dict[int, Tensor], num_kept: int = 0
 ) -> Iterator[tuple[int, Tensor, Tensor]]:
     """Chunk by chunk: the number of the first word, the head's rows, and the logits, [N, C].
 
     Logits are in float32 (float64 stays) and may be overwritten; the next chunk's take their place.
 
-    Args: num_own: chunks of the first so many words have memory of their own. without: first words of the chunks that
-    come with no logits, [N, 0].
+    Args: kept: unscaled logits by first word, in the dtype of the product; those that are there are used up instead of
+    computed. num_kept: keep those of the first so many words there.
     """
-    num_rows = len(hidden_NH)
-    size = max(CHUNK_ELEMENTS // max(num_rows, 1), MIN_WORDS)
-    room = hidden_NH.new_empty(num_rows * min(size, len(weight_VH)))
-    for start in range(0, len(weight_VH), size):
+    num_rows, num_words = len(hidden_NH), len(weight_VH)
+    size = min(max(CHUNK_ELEMENTS // max(num_rows, 1), MIN_WORDS), num_words)
+    room = hidden_NH.new_empty(num_rows * size)
+    wide_room = room.new_empty(room.shape, dtype=torch.promote_types(room.dtype, torch.float32))
+    for start in range(0, num_words, size):
         words_CH = weight_VH[start : start + size]
-        if start in without:
-            yield start, words_CH, hidden_NH.new_empty(num_rows, 0)
-            continue
-        own = start + len(words_CH) <= num_own
-        place = hidden_NH.new_empty(num_rows * len(words_CH)) if own else room
-        logits_NC = place[: num_rows * len(words_CH)].view(num_rows, len(words_CH))
-        torch.mm(hidden_NH, words_CH.t(), out=logits_NC)
-        logits_NC = logits_NC.to(torch.promote_types(logits_NC.dtype, torch.float32))
-        yield start, words_CH, logits_NC if scale == 1.0 else logits_NC.mul_(scale)
+        shape = num_rows, len(words_CH)
+        logits_NC = kept.pop(start, None)
+        if logits_NC is None:
+            keep = start + len(words_CH) <= num_kept
+            logits_NC = hidden_NH.new_empty(shape) if keep else room[: math.prod(shape)].view(shape)
+            torch.mm(hidden_NH, words_CH.t(), out=logits_NC)
+            if keep:
+                kept[start] = logits_NC
+        wide_NC = wide_room[: math.prod(shape)].view(shape).copy_(logits_NC)
+        yield start, words_CH, wide_NC if scale == 1.0 else wide_NC.mul_(scale)

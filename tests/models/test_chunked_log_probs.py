@@ -33,7 +33,11 @@ def plain(hidden_NH: Tensor, weight_VH: Tensor, targets_N: Tensor, temperature: 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 @pytest.mark.parametrize("trained_head", [True, False])
 @pytest.mark.parametrize("entropy_grad", [True, False])
-def test_values_and_gradients_equal_the_plain_way(temperature: float, trained_head: bool, entropy_grad: bool) -> None:
+@pytest.mark.parametrize("kept_words", [0, 600, V])
+def test_values_and_gradients_equal_the_plain_way(
+    temperature: float, trained_head: bool, entropy_grad: bool, kept_words: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chunked_log_probs, "KEPT_BYTES", kept_words * N * 8)
     found = []
     for way in ("plain", "chunked"):
         hidden_NH, weight_VH, targets_N = inputs()
