@@ -1,7 +1,8 @@
 """The weights of linear layers laid out once for a processor's products, while nothing changes them.
 
 oneDNN otherwise rearranges a weight matrix for every product with it, which costs more than the product itself where
-there are few rows, as in decoding. In bfloat16 the result stays the same, bit by bit.
+there are few rows, as in decoding. Layers that read the same states are one product. In bfloat16 the result stays the
+same, bit by bit.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch
@@ -17,6 +19,8 @@ from torch.distributed.tensor import DTensor
 
 FORMATS = (torch.bfloat16, torch.float32)
 """That oneDNN has packed products for."""
+READ_THE_SAME = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
+"""What transformers calls the layers of one module that do, in the order of their calls."""
 
 
 @contextmanager
@@ -25,14 +29,39 @@ def packed_weights(model: nn.Module) -> Iterator[None]:
 
     Weights must be whole and must not change. On other devices than CPUs with oneDNN nothing happens.
     """
-    layers: list[Any] = [module for module in model.modules() if _is_plain(module)] if _can_pack() else []
+    groups = _groups(model) if _can_pack() else []
     try:
-        for layer in layers:
-            layer.forward = partial(_product, _packed(layer.weight), layer.bias)
+        for group in groups:
+            product = _Product(group)
+            for index, layer in enumerate(group):
+                layer.forward = partial(product.part, index)
         yield
     finally:
-        for layer in layers:
+        for layer in chain(*groups):
             vars(layer).pop("forward", None)
+
+
+class _Product:
+    """One product for layers that read the same states: the first to be called computes it for all."""
+
+    def __init__(self, layers: list[Any]) -> None:
+        weight = layers[0].weight if len(layers) == 1 else torch.cat([layer.weight for layer in layers])
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), None)
+        biases = [layer.bias for layer in layers if layer.bias is not None]
+        self.bias = torch.cat(biases) if biases else None
+        self.sizes = [layer.out_features for layer in layers]
+        self.held: tuple[Tensor | None, tuple[Tensor, ...]] = (None, ())
+        """What the states were, and what each layer made of them."""
+
+    def part(self, index: int, states: Tensor) -> Tensor:
+        """What the group's layer of this index makes of the states."""
+        seen, parts = self.held
+        if states is not seen:
+            whole = torch.ops.mkldnn._linear_pointwise(states, self.weight, self.bias, "none", [], "")
+            parts = whole.split(self.sizes, dim=-1)
+        is_last = index == len(self.sizes) - 1
+        self.held = (None, ()) if is_last else (states, parts)
+        return parts[index]
 
 
 def _can_pack() -> bool:
@@ -46,9 +75,18 @@ def _is_plain(module: Any) -> bool:
     return module.weight.device.type == "cpu" and module.weight.dtype in FORMATS
 
 
-def _packed(weight: Tensor) -> Tensor:
-    return torch.ops.mkldnn._reorder_linear_weight(weight.detach(), None)
+def _groups(model: nn.Module) -> list[list[Any]]:
+    """All plain layers of a model, those that read the same states together."""
+    groups: list[list[Any]] = []
+    for module in model.modules():
+        for names in READ_THE_SAME:
+            layers = [getattr(module, name, None) for name in names]
+            if all(map(_is_plain, layers)) and len(set(map(_kind, layers))) == 1:
+                groups.append(layers)
+    grouped = set(chain(*groups))
+    return groups + [[module] for module in model.modules() if _is_plain(module) and module not in grouped]
 
 
-def _product(packed: Tensor, bias: Tensor | None, states: Tensor) -> Tensor:
-    return torch.ops.mkldnn._linear_pointwise(states, packed, bias, "none", [], "")
+def _kind(layer: Any) -> tuple[Any, ...]:
+    """What layers must have in common to be one product."""
+    return layer.in_features, layer.weight.dtype, layer.bias is None

@@ -69,3 +69,65 @@ def test_what_is_more_than_a_product_or_of_another_format_stays_as_it_is() -> No
     assert inside[:3] == before[:3]
     assert inside[3] is not None
     assert vars(replaced)["forward"] is before[1]
+
+
+class Attention(nn.Module):
+    """Three layers that read the same, and one that does not."""
+
+    def __init__(self, biased: tuple[str, ...] = ()) -> None:
+        super().__init__()
+        sizes = {"q_proj": 24, "k_proj": 8, "v_proj": 8, "o_proj": 24}
+        for name, size in sizes.items():
+            self.add_module(name, nn.Linear(24, size, bias=name in biased))
+
+    def forward(self, states: torch.Tensor, others: torch.Tensor | None = None) -> list[torch.Tensor]:
+        """What each layer makes of the states; keys and values, of the others if there are some."""
+        seen = states if others is None else others
+        inputs = (states, seen, seen, states)
+        return [layer(one) for layer, one in zip(self.children(), inputs, strict=True)]
+
+
+def products(model: nn.Module) -> int:
+    """How many products a model's packed layers are."""
+    forwards = [vars(module)["forward"] for module in model.modules() if "forward" in vars(module)]
+    return len({id(forward.func.__self__) for forward in forwards})
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("biased", "expected"), [((), 2), (("q_proj", "k_proj", "v_proj"), 2), (("q_proj",), 4)])
+def test_layers_that_read_the_same_are_one_product_if_they_can(biased: tuple[str, ...], expected: int) -> None:
+    torch.manual_seed(0)
+    model = Attention(biased).bfloat16()
+    several = [torch.randn(3, 1, 24).bfloat16() for _ in range(3)]
+    before = [model(states) for states in several]
+    with packed_weights(model):
+        assert products(model) == expected
+        # What comes next has other states, and may be told to look at others still.
+        for states, parts in zip([*several, several[0]], [*before, before[0]], strict=True):
+            assert all(map(torch.equal, model(states), parts))
+
+
+@torch.no_grad()
+def test_layers_that_were_thought_to_read_the_same_and_do_not_are_right_all_the_same() -> None:
+    torch.manual_seed(0)
+    model = Attention().bfloat16()
+    states, others = torch.randn(3, 24).bfloat16(), torch.randn(5, 24).bfloat16()
+    before = model(states, others), model(states)
+    with packed_weights(model):
+        assert products(model) == 2
+        for _ in range(2):
+            assert all(map(torch.equal, model(states, others), before[0]))
+            assert all(map(torch.equal, model(states), before[1]))
+
+
+def test_a_layer_that_two_modules_share_is_packed_once() -> None:
+    first, second = Attention(), Attention()
+    second.k_proj = first.k_proj
+    model = nn.ModuleList([first, second])
+    states = torch.randn(3, 24)
+    before = [module(states) for module in model]
+    with packed_weights(model), torch.no_grad():
+        for module, parts in zip(model, before, strict=True):
+            for got, part in zip(module(states), parts, strict=True):
+                torch.testing.assert_close(got, part, rtol=1e-5, atol=1e-5)
+    assert not any("forward" in vars(module) for module in model.modules())
