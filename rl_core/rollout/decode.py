@@ -14,6 +14,7 @@ from torch import Tensor
 
 from rl_core.data_proto import pad_rows
 from rl_core.models.media import PromptMedia
+from rl_core.train.sharding import without_hooks
 
 BLOCK_WORDS = 256
 """Words of the vocabulary that are first drawn together."""
@@ -133,13 +134,14 @@ def decode(
             rows, attention, last, tokens_R = rows[keep], attention[keep], last[keep], tokens_R[keep]
             limit = limit[keep]
         attention = torch.cat([attention, attention.new_ones(len(rows), 1)], dim=1)
-        hidden = model.model(
-            input_ids=tokens_R[:, None],
-            attention_mask=attention if mask_format is None else _mask(attention, mask_format),
-            position_ids=policy.reply_positions(last, step),
-            past_key_values=cache,
-            use_cache=True,
-        ).last_hidden_state[:, -1]
+        with without_hooks(model):
+            hidden = model.model(
+                input_ids=tokens_R[:, None],
+                attention_mask=attention if mask_format is None else _mask(attention, mask_format),
+                position_ids=policy.reply_positions(last, step),
+                past_key_values=cache,
+                use_cache=True,
+            ).last_hidden_state[:, -1]
     return replies
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from rl_core.train import sharding
+from rl_core.train.gradients import add_gradient
 
 
 def add_gradients_in_place(policy: Any, reduce_dtype: torch.dtype) -> None:
@@ -46,5 +47,4 @@ def _add(parameter: Any, reduce_dtype: torch.dtype, gathered: Tensor) -> None:
     if shard.grad is None:
         shard.grad = parameter.to_sharded_dtensor(gradient.to(shard.dtype))
     else:
-        # A wider format would hold the same numbers, so a copy in it is not made.
-        shard.grad._local_tensor.add_(gradient)
+        add_gradient(shard.grad._local_tensor, gradient)

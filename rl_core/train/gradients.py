@@ -1,6 +1,6 @@
-"""The global gradient norm, and clipping to it, over parameters that are laid out in different ways.
+"""Sums of gradients, their global norm, and clipping to it, over parameters that are laid out in different ways.
 
-torch's own function stacks the norms of all parameters, which fails when sharded and plain ones, or ones on different
+torch's own norm stacks the norms of all parameters, which fails when sharded and plain ones, or ones on different
 meshes, stand side by side. Here each kind gives one norm, and the squares are added.
 """
 
@@ -11,8 +11,24 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+
+PIECE = 2**18
+"""Elements that a processor's cache holds in two formats."""
+
+
+def add_gradient(total: Tensor, gradient: Tensor) -> None:
+    """Add to a sum in place, in the sum's format.
+
+    On a CPU torch would make a copy of the whole gradient in that format first; here it is one of a piece at a time.
+    """
+    if not total.is_cpu or gradient.dtype == total.dtype or gradient.numel() <= PIECE:
+        total.add_(gradient)
+        return
+    num_rows = max(1, PIECE * len(gradient) // gradient.numel())
+    for part, own in zip(total.split(num_rows), gradient.split(num_rows), strict=True):
+        part.add_(own)
 
 
 def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float, device: torch.device) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
+from torch.utils.hooks import RemovableHandle
 
 from rl_core.train.meshes import SHARD_DIMENSION
 from schemas.policy import FSDPMode
@@ -87,6 +89,25 @@ def gathered(policy: Any, config: FSDPConfig, num_shards: int) -> Iterator[Any]:
             unit.reshard()
 
 
+@contextmanager
+def without_hooks(policy: nn.Module) -> Iterator[None]:
+    """For the block, gathered modules run without what FSDP does before and after each: for many short passes.
+
+    Nothing is gathered or freed then, and inputs are not cast: they must be in the computation format already.
+    """
+    wrapped = units(policy)
+    hooks = [(unit._forward_pre_hooks, unit._forward_hooks) for unit in wrapped]
+    try:
+        for unit in wrapped:
+            state = unit._get_fsdp_state()
+            unit._forward_pre_hooks = _all_but(unit._forward_pre_hooks, state._pre_forward_hook_handle)
+            unit._forward_hooks = _all_but(unit._forward_hooks, state._post_forward_hook_handle)
+        yield
+    finally:
+        for unit, (before, after) in zip(wrapped, hooks, strict=True):
+            unit._forward_pre_hooks, unit._forward_hooks = before, after
+
+
 def units(policy: nn.Module) -> list[Any]:
     """The FSDP-wrapped modules, the root first."""
     return [module for module in policy.modules() if isinstance(module, FSDPModule)]
@@ -106,6 +127,10 @@ def unsharded_parameters(policy: nn.Module) -> list[nn.Parameter]:
 def _is_sharded(parameter: Any) -> bool:
     """Whether FSDP holds it; a weight matrix that is only cut (tensor parallelism) lives on another mesh."""
     return isinstance(parameter, DTensor) and SHARD_DIMENSION in (parameter.device_mesh.mesh_dim_names or ())
+
+
+def _all_but(hooks: OrderedDict[int, Any], handle: RemovableHandle) -> OrderedDict[int, Any]:
+    return OrderedDict((number, hook) for number, hook in hooks.items() if number != handle.id)
 
 
 def _prefetch(blocks: list[Any], ahead: int) -> None:
