@@ -1,4 +1,8 @@
-"""Prompts as the transformer is told of them: encoded once per prompt, kept by content, shared by all its samples."""
+"""Prompts as the transformer is told of them: encoded once per prompt, kept by content, shared by all its samples.
+
+Each is encoded alone. In a batch its last bits would depend on the others, and so a run that is resumed, and has kept
+nothing, would make other pictures than one that was not disturbed.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,6 @@ if TYPE_CHECKING:
 
 CACHED_BYTES = 2**29
 """Conditions that are kept for prompts that come again."""
-ENCODED_AT_ONCE = 16
 
 
 @dataclass(frozen=True)
@@ -75,26 +78,19 @@ class ConditionCache:
     def _encoded(self, wanted: Sequence[tuple[str, Image | None]]) -> dict[str, Condition | str]:
         by_key = {_key(*one): one for one in wanted}
         found: dict[str, Condition | str] = {key: self._kept[key] for key in by_key if key in self._kept}
-        missing = [key for key in by_key if key not in found]
-        for first in range(0, len(missing), ENCODED_AT_ONCE):
-            keys = missing[first : first + ENCODED_AT_ONCE]
-            found |= zip(keys, self._encode([by_key[key] for key in keys]), strict=True)
+        found |= {key: self._encode(*one) for key, one in by_key.items() if key not in found}
         for key in by_key:
             self._keep(key, found[key])
         return found
 
-    def _encode(self, prompts: Sequence[tuple[str, Image | None]]) -> list[Condition | str]:
-        """Together, and where that fails one by one, so that only what cannot be encoded is without conditions."""
+    def _encode(self, text: str, image: Image | None) -> Condition | str:
+        """The prompt's conditions, or the reason why it has none."""
         try:
             with torch.no_grad():
-                encoded = self.family.encode([text for text, _ in prompts], [image for _, image in prompts], self.size)
+                encoded = self.family.encode([text], [image], self.size)[0]
         except RLTrainError as error:
-            if len(prompts) == 1:
-                return [str(error)]
-            return [one for prompt in prompts for one in self._encode([prompt])]
-        return [
-            Condition({name: value.detach().cpu().clone() for name, value in one.tensors.items()}) for one in encoded
-        ]
+            return str(error)
+        return Condition({name: value.detach().cpu().clone() for name, value in encoded.tensors.items()})
 
     def _keep(self, key: str, condition: Condition | str) -> None:
         if isinstance(condition, str):

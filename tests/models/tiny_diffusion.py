@@ -20,7 +20,7 @@ def tiny_sd3(folder: Path, seed: int = 0) -> Path:
     import diffusers
 
     library: Any = diffusers  # its lazy module hides its classes from the type checker
-    tokenizer = clip_tokenizer(folder.with_name(f".{folder.name}-tokenizer"))
+    tokenizer = clip_tokenizer()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         transformer = library.SD3Transformer2DModel(
@@ -66,23 +66,20 @@ def tiny_sd3(folder: Path, seed: int = 0) -> Path:
     return folder
 
 
-def clip_tokenizer(folder: Path) -> Any:
-    """Whole words of `WORDS`; others in letters. Args: folder: where its files are written."""
-    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+def clip_tokenizer() -> Any:
+    """Whole words of `WORDS`, put together from the left; others in letters. The same every time."""
+    from tokenizers import pre_tokenizers
     from transformers import CLIPTokenizer
 
-    trained = Tokenizer(models.BPE(unk_token=END, end_of_word_suffix="</w>"))  # type: ignore[call-arg]
-    trained.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # type: ignore[assignment]
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(
-        vocab_size=700, special_tokens=[START, END], initial_alphabet=alphabet, end_of_word_suffix="</w>"
-    )
-    trained.train_from_iterator([WORDS] * 4, trainer)
-    folder.mkdir(parents=True, exist_ok=True)
-    trained.model.save(str(folder))
-    return CLIPTokenizer(
-        vocab=str(folder / "vocab.json"), merges=str(folder / "merges.txt"), model_max_length=CLIP_LENGTH
-    )
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    merges: dict[tuple[str, str], None] = {}
+    for word in WORDS.split():
+        pieces = [*word[:-1], f"{word[-1]}</w>"]
+        for end in range(1, len(pieces)):
+            merges["".join(pieces[:end]), pieces[end]] = None
+    pieces = [START, END, *letters, *(f"{letter}</w>" for letter in letters), *map("".join, merges)]
+    vocabulary = {piece: index for index, piece in enumerate(dict.fromkeys(pieces))}
+    return CLIPTokenizer(vocab=vocabulary, merges=list(merges), model_max_length=CLIP_LENGTH)
 
 
 def clip_text_encoder(num_words: int) -> Any:
