@@ -16,6 +16,7 @@ from rl_core.distributed.output import label_output
 from rl_core.distributed.refs import ShardRef, Stored, store
 from rl_core.distributed.status import StatusServer
 from rl_core.rank_info import RankInfo
+from rl_core.wide_products import widen_products
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -75,6 +76,8 @@ class DeviceWorker:
             import torch
             import torch.distributed as dist
 
+            if self.info.device_kind == "cpu":
+                widen_products()
             self.info = info = replace(self.info, master_address=address, master_port=port)
             torch.set_num_threads(info.num_threads)
             if info.device_kind == "cuda":

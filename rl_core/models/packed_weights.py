@@ -1,8 +1,8 @@
 """The weights of linear layers laid out once for a processor's products, while nothing changes them.
 
 oneDNN otherwise rearranges a weight matrix for every product with it, which costs more than the product itself where
-there are few rows, as in decoding. Layers that read the same states are one product. In bfloat16 the result stays the
-same, bit by bit.
+there are few rows, as in decoding. Layers that read the same states are one product. Where the processor multiplies in
+bfloat16, the result stays the same in that format, bit by bit; elsewhere the copy is in float32, see `wide_products`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+
+from rl_core.wide_products import has_bfloat16_products
 
 FORMATS = (torch.bfloat16, torch.float32)
 """That oneDNN has packed products for."""
@@ -46,9 +48,10 @@ class _Product:
 
     def __init__(self, layers: list[Any]) -> None:
         weight = layers[0].weight if len(layers) == 1 else torch.cat([layer.weight for layer in layers])
-        self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), None)
+        self.kept, self.computed = weight.dtype, weight.dtype if has_bfloat16_products() else torch.float32
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.detach().to(self.computed), None)
         biases = [layer.bias for layer in layers if layer.bias is not None]
-        self.bias = torch.cat(biases) if biases else None
+        self.bias = torch.cat(biases).to(self.computed) if biases else None
         self.sizes = [layer.out_features for layer in layers]
         self.held: tuple[Tensor | None, tuple[Tensor, ...]] = (None, ())
         """What the states were, and what each layer made of them."""
@@ -57,8 +60,8 @@ class _Product:
         """What the group's layer of this index makes of the states."""
         seen, parts = self.held
         if states is not seen:
-            whole = torch.ops.mkldnn._linear_pointwise(states, self.weight, self.bias, "none", [], "")
-            parts = whole.split(self.sizes, dim=-1)
+            whole = torch.ops.mkldnn._linear_pointwise(states.to(self.computed), self.weight, self.bias, "none", [], "")
+            parts = whole.to(self.kept).split(self.sizes, dim=-1)
         is_last = index == len(self.sizes) - 1
         self.held = (None, ()) if is_last else (states, parts)
         return parts[index]

@@ -5,10 +5,17 @@ import torch
 from torch import nn
 
 from rl_core.models.packed_weights import packed_weights
+from rl_core.wide_products import has_bfloat16_products
 
 pytestmark = pytest.mark.skipif(
     not torch.backends.cpu.get_cpu_capability().startswith("AVX"), reason="weights are packed on x86 alone"
 )
+
+
+def assert_same(got: object, expected: object) -> None:
+    """Bit by bit, but where the processor has no products in bfloat16: there the last of its 8 bits may be another."""
+    rounding = 0.0 if has_bfloat16_products() else 2**-7
+    torch.testing.assert_close(got, expected, rtol=rounding, atol=rounding)
 
 
 def layers(dtype: torch.dtype) -> nn.Sequential:
@@ -18,11 +25,11 @@ def layers(dtype: torch.dtype) -> nn.Sequential:
 
 @torch.no_grad()
 @pytest.mark.parametrize("rows", [(1,), (5, 1), (300,)])
-def test_a_product_in_bfloat16_stays_the_same_bit_by_bit(rows: tuple[int, ...]) -> None:
+def test_a_product_in_bfloat16_stays_the_same(rows: tuple[int, ...]) -> None:
     model, states = layers(torch.bfloat16), torch.randn(*rows, 48).bfloat16()
     expected = model(states)
     with packed_weights(model):
-        assert torch.equal(model(states), expected)
+        assert_same(model(states), expected)
 
 
 @torch.no_grad()
@@ -43,7 +50,7 @@ def test_weights_are_those_of_the_beginning_of_each_block() -> None:
         expected = model(states)
         with packed_weights(model):
             first.add_(1)
-            assert torch.equal(model(states), expected)
+            assert_same(model(states), expected)
         assert not torch.equal(model(states), expected)
 
 
@@ -104,7 +111,7 @@ def test_layers_that_read_the_same_are_one_product_if_they_can(biased: tuple[str
         assert products(model) == expected
         # What comes next has other states, and may be told to look at others still.
         for states, parts in zip([*several, several[0]], [*before, before[0]], strict=True):
-            assert all(map(torch.equal, model(states), parts))
+            assert_same(model(states), parts)
 
 
 @torch.no_grad()
@@ -116,8 +123,8 @@ def test_layers_that_were_thought_to_read_the_same_and_do_not_are_right_all_the_
     with packed_weights(model):
         assert products(model) == 2
         for _ in range(2):
-            assert all(map(torch.equal, model(states, others), before[0]))
-            assert all(map(torch.equal, model(states), before[1]))
+            assert_same(model(states, others), before[0])
+            assert_same(model(states), before[1])
 
 
 def test_a_layer_that_two_modules_share_is_packed_once() -> None:

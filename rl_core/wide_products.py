@@ -1,0 +1,60 @@
+"""Matrix products in bfloat16 on a CPU without instructions for them: computed in float32, and rounded once.
+
+torch computes them there several times as slowly as products in float32. Only the products change: what is kept and
+passed on stays in bfloat16.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+PRODUCTS = ("mm", "mm.out", "addmm", "bmm", "baddbmm")
+"""Those that layers, attention and their gradients come down to."""
+_installed: list[Any] = []
+"""torch forgets what it was told once nothing holds on to it."""
+
+
+def has_bfloat16_products() -> bool:
+    """Whether this processor multiplies matrices in bfloat16 by instructions of its own."""
+    import torch
+
+    return torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+
+
+def widen_products() -> bool:
+    """Compute in float32 what this process multiplies in bfloat16, from now on. Returns: whether that was called for.
+
+    Measured on an AVX2 processor: 1112 x 576 times 576 x 1536 takes 114 ms by torch's own product in bfloat16, 17 ms in
+    float32.
+    """
+    if has_bfloat16_products():
+        return False
+    import torch
+
+    if not _installed:
+        library = torch.library.Library("aten", "IMPL")
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Warning only once for all operators")
+            for name in PRODUCTS:
+                library.impl(name, _widened(name), "CPU", with_keyset=True)
+        _installed.append(library)
+    return True
+
+
+def _widened(name: str) -> Callable[..., Any]:
+    import torch
+
+    own = torch.library.get_kernel(f"aten::{name}", "CPU")
+
+    def product(keys: Any, *tensors: Any, out: Any = None, **factors: Any) -> Any:
+        if tensors[0].dtype is not torch.bfloat16:
+            given = {} if out is None else {"out": out}
+            return own.call_boxed(keys, *tensors, **factors, **given)
+        wide = [tensor.float() for tensor in tensors]
+        if out is None:
+            return own.call_boxed(keys, *wide, **factors).bfloat16()
+        return out.copy_(own.call_boxed(keys, *wide, **factors, out=out.new_empty(out.shape, dtype=torch.float32)))
+
+    return product
