@@ -11,6 +11,7 @@ from tasks.artifacts import delivered
 from tasks.evaluate import evaluate
 from tasks.open_evaluation import open_evaluation
 from tasks.prepare_cache import prepare_cache
+from tasks.task_runs import recorded
 from tasks.validate_data import validate_data
 
 
@@ -36,7 +37,7 @@ def rl_evaluate(
     home.activate()
     settings = evaluation_recipe(find_candidate(model, home), recipe, overrides, profile, home)
     values = settings.model_dump(mode="json")
-    with no_orphans(), delivered(), closing_sessions():
+    with no_orphans(), recorded(), delivered(), closing_sessions():
         report = validate_data(values)
         plan = open_evaluation(values, prepare_cache(values, report), model)
         with close_run(plan):

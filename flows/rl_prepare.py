@@ -9,6 +9,7 @@ from rl_core.orphans import no_orphans
 from schemas.receipts import PrepReceipt
 from tasks.artifacts import delivered
 from tasks.prepare_stage import prepare_stage
+from tasks.task_runs import recorded
 
 
 @flow(name="rl-prepare", flow_run_name="rl-prepare {stage}", validate_parameters=True)
@@ -29,7 +30,7 @@ def rl_prepare(
         force: Build again even when nothing changed.
     """
     Home.default().activate()
-    with no_orphans(), delivered():
+    with no_orphans(), recorded(), delivered():
         return prepare_stage(stage, overrides, input_dir, output_dir, force)
 
 

@@ -25,6 +25,7 @@ from tasks.open_run import open_run
 from tasks.prepare_cache import prepare_cache
 from tasks.promote_model import promote_model
 from tasks.register_model import register_model
+from tasks.task_runs import recorded
 from tasks.train_iteration import train_iteration
 from tasks.validate_data import validate_data
 from tasks.write_report import write_report
@@ -53,7 +54,7 @@ def rl_train(
     Home.default().activate()
     settings = load_recipe(recipe, overrides, profile)
     values, training = settings.model_dump(mode="json"), settings.training
-    with no_orphans(), delivered(), closing_sessions():
+    with no_orphans(), recorded(), delivered(), closing_sessions():
         report = validate_data(values)
         cache = prepare_cache(values, report)
         start_from = None
