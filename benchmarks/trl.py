@@ -34,6 +34,7 @@ from rl_core.data.generate import GenerateSpec, materialise
 from rl_core.home import Home
 from rl_core.models.locate import locate
 from rl_core.recipes import load_recipe
+from rl_core.wide_products import has_bfloat16_products
 
 ROOT = Path(__file__).parents[1]
 PEER = ROOT / ".venv-trl" / "bin" / "python"
@@ -168,7 +169,7 @@ def rewards_of(found: dict[tuple[str, str], list[Steps]]) -> list[list[str]]:
 
 
 def products_s(args: argparse.Namespace) -> tuple[float, float]:
-    """What the matrix products of the model alone would take in bfloat16, to generate and to train.
+    """What the matrix products of the model alone would take, to generate and to train, in `product_format`.
 
     2 operations per weight and token forward, 4 backward, at the rate that a product of the model's size reaches here;
     the prompts, each computed once, and attention are left out.
@@ -176,10 +177,11 @@ def products_s(args: argparse.Namespace) -> tuple[float, float]:
     import torch
 
     torch.set_num_threads(args.threads)
+    dtype = getattr(torch, product_format())
     rates = []
     for num_rows in (args.prompts * args.samples, 1024):
-        states = torch.randn(num_rows, 576, dtype=torch.bfloat16)
-        weights = torch.randn(1536, 576, dtype=torch.bfloat16)
+        states = torch.randn(num_rows, 576, dtype=dtype)
+        weights = torch.randn(1536, 576, dtype=dtype)
         took = []
         for _ in range(50):
             before = time.perf_counter()
@@ -188,6 +190,11 @@ def products_s(args: argparse.Namespace) -> tuple[float, float]:
         rates.append(2 * num_rows * weights.numel() / min(took))
     operations = 2 * NUM_WEIGHTS * args.prompts * args.samples * args.new_tokens
     return operations / rates[0], 3 * operations / rates[1]
+
+
+def product_format() -> str:
+    """The narrowest format in which this processor multiplies."""
+    return "bfloat16" if has_bfloat16_products() else "float32"
 
 
 def write_prompts(folder: Path, num_rows: int) -> Path:
@@ -268,7 +275,8 @@ def report(args: argparse.Namespace, found: dict[tuple[str, str], list[Steps]], 
         f"`{command()}`: {about(args)}; medians of {args.steps} steps after {args.warm_up}. {page.machine()}, "
         f"TRL {versions['trl']}.\n\n{first}\n\n{second}\n\n"
         f"With all weights trained, the matrix products alone would take {generating_s:.1f} s to generate and "
-        f"{training_s:.1f} s to train, in bfloat16 at the rate of one product by itself, measured after the steps."
+        f"{training_s:.1f} s to train, in {product_format()} at the rate of one product by "
+        "itself, measured after the steps."
     )
     publish(args, "A step", body)
 

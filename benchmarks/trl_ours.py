@@ -30,6 +30,7 @@ from rl_core.train.fsdp import FSDPBackend
 from rl_core.train.stack import TrainStack
 from rl_core.trainers.base import add_advantages, prompt_batch
 from rl_core.trainers.wiring import stack_options
+from rl_core.wide_products import widen_products
 from schemas.recipe import Recipe
 
 
@@ -134,6 +135,7 @@ def serve(rank: int, settings: dict[str, Any], meeting: str, answers: int | None
     """Be one rank: take a step whenever the first one is told to, until it is told no more."""
     num_ranks = settings["ranks"]
     keep_freed_memory()
+    widen_products()
     torch.set_num_threads(settings["threads"] // num_ranks)
     store = dist.FileStore(meeting, num_ranks)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=num_ranks)

@@ -18,10 +18,11 @@ from rl_core.trainers.diffusion import DiffusionTrainer
 
 ITEMS = [{"uid": f"row-{row}", "prompt": f"the digit {row}", "media_refs": []} for row in range(4)]
 DEDICATED = {"engine": "dedicated", "sync": {"dtype": "float32"}}
+CORRECTED = {"name": "flow_grpo", "kl": {"coef": 0.0}, "correction": {"level": "token", "upper": 2.0}}
 
 
 @contextmanager
-def running(folder: Path, *, dedicated: bool, **changes: Any) -> Iterator[DiffusionTrainer]:
+def running(folder: Path, *, dedicated: bool, steps_ahead: int = 0, **changes: Any) -> Iterator[DiffusionTrainer]:
     placed = {"num_devices": 1, "threads_per_device": 1, "micro_batch_size": 8}
     recipe = parse_recipe(
         {
@@ -34,7 +35,8 @@ def running(folder: Path, *, dedicated: bool, **changes: Any) -> Iterator[Diffus
             "rewards": [{"name": "digit"}],
             "algorithm": {"name": "flow_grpo", "kl": {"coef": 0.0}},
             "diffusion": {"height": 32, "width": 32, "num_steps": 3, "eval_steps": 3},
-            "rollout": {"samples_per_prompt": 4, "max_batch_size": 8} | (DEDICATED if dedicated else {}),
+            "rollout": {"samples_per_prompt": 4, "max_batch_size": 8}
+            | (DEDICATED | {"steps_ahead": steps_ahead} if dedicated else {}),
             "training": {"num_iterations": 1, "steps_per_iteration": 2, "prompts_per_step": 2},
             "placement": placed | ({"num_devices": 2, "rollout_devices": 1} if dedicated else {}),
         }
@@ -65,3 +67,19 @@ def test_a_dedicated_engine_changes_nothing(tiny_sd3_dir: Path, adapters: dict[s
         assert torch.equal(beside.tensor("latents")[:, 0], apart.tensor("latents")[:, 0]), "x_T differs"
         for column in ("next_latents", "rollout_log_probs"):
             torch.testing.assert_close(beside.tensor(column), apart.tensor(column), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("ray_cluster")
+def test_it_samples_a_step_ahead_of_training(tiny_sd3_dir: Path):
+    changes = {
+        "algorithm": CORRECTED,
+        "training": {"num_iterations": 1, "steps_per_iteration": 3, "prompts_per_step": 2},
+    }
+    with running(tiny_sd3_dir, dedicated=True, steps_ahead=1, **changes) as trainer:
+        steps = [trainer.step()[0] for _ in range(3)]
+    assert [step.get("staleness") for step in steps] == [None, 1.0, 1.0]
+    # Both sides compute in float32: what is left between their log-probabilities is the step of the weights.
+    apart = [step["delta_log_prob_max"] for step in steps]
+    assert apart[0] < 1e-4 < min(apart[1:]), apart
+    assert all(abs(step["correction_weight"] - 1) > 1e-5 for step in steps[1:])
