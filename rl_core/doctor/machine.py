@@ -15,6 +15,7 @@ from filelock import FileLock
 
 from rl_core.doctor.finding import Finding, good, problem, warning
 from rl_core.home import Home
+from rl_core.wide_products import has_bfloat16_products
 
 AREA = "machine"
 GIB = 2**30
@@ -32,6 +33,7 @@ _CGROUP = Path("/sys/fs/cgroup")
 def examine_machine(home: Home) -> Iterator[Finding]:
     """What computes, remembers and stores. Writes (and removes) small files in the home and the temporary folder."""
     yield cores()
+    yield products(has_bfloat16_products())
     yield accelerators()
     yield memory(psutil.virtual_memory().available, _cgroup_room(_CGROUP))
     if (shared := Path("/dev/shm")).is_dir():
@@ -51,6 +53,13 @@ def cores() -> Finding:
     if load > BUSY * usable:
         return warning(AREA, "cores", found, "wait for what else runs (`top`), or expect steps to take longer")
     return good(AREA, "cores", found)
+
+
+def products(in_bfloat16: bool) -> Finding:
+    """Args: in_bfloat16: whether the processor multiplies matrices in that format."""
+    if in_bfloat16:
+        return good(AREA, "processor", "multiplies in bfloat16")
+    return good(AREA, "processor", "has no products in bfloat16: they are computed in float32, and take longer")
 
 
 def accelerators() -> Finding:

@@ -55,6 +55,11 @@ def test_memory_is_what_the_machine_and_the_limit_leave(available: int, allowed:
     assert machine.memory(available, allowed).level is level
 
 
+def test_it_says_how_the_processor_multiplies():
+    assert "float32" in machine.products(False).found
+    assert "float32" not in machine.products(True).found
+
+
 def test_a_containers_limit_is_read(tmp_path: Path):
     assert machine._cgroup_room(tmp_path) is None
     (tmp_path / "memory.current").write_text(f"{GIB}\n")
