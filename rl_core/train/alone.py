@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 from typing import Any
+from weakref import ref
 
 import torch
 from torch import Tensor
@@ -26,7 +27,8 @@ def add_gradients_in_place(policy: Any, reduce_dtype: torch.dtype) -> None:
         for group in unit._get_fsdp_state()._fsdp_param_groups:
             for parameter in group.fsdp_params:
                 if parameter.sharded_param.requires_grad:
-                    hook = partial(_add, parameter, reduce_dtype)
+                    # A cycle through a tensor's hooks would keep the model, its memory and its process group for ever.
+                    hook = partial(_add, ref(parameter), reduce_dtype)
                     parameter.unsharded_param.register_post_accumulate_grad_hook(hook)
         unit.reshard()
 
@@ -37,10 +39,11 @@ def keep_gathered(policy: Any, keep: bool) -> None:
         unit.set_reshard_after_backward(not keep, recurse=False)
 
 
-def _add(parameter: Any, reduce_dtype: torch.dtype, gathered: Tensor) -> None:
+def _add(owner: ref[Any], reduce_dtype: torch.dtype, gathered: Tensor) -> None:
     """FSDP2 finds nothing left to reduce afterwards."""
-    gradient, shard = gathered.grad, parameter.sharded_param
-    assert gradient is not None
+    parameter, gradient = owner(), gathered.grad
+    assert parameter is not None and gradient is not None
+    shard = parameter.sharded_param
     gathered.grad = None
     if torch.promote_types(gradient.dtype, reduce_dtype) != reduce_dtype:
         gradient = gradient.to(reduce_dtype)

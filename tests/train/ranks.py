@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import traceback
 from collections.abc import Callable
@@ -100,3 +101,5 @@ def run_job(rank: int, world_size: int, port: int, job: Callable[..., Any], args
         return job(RankInfo(rank, world_size, "cpu", 1), *args, **kwargs)
     finally:
         dist.destroy_process_group()
+        # A model in a cycle would keep the group's threads, which poll, and its memory while other tests run.
+        gc.collect()

@@ -1,8 +1,10 @@
 """A rank that shares its weights with nobody learns, bit by bit, what FSDP2's way over copies would have taught it."""
 
+import gc
 from pathlib import Path
 from typing import Any
 from unittest import mock
+from weakref import ref
 
 import pytest
 from torch import Tensor
@@ -38,6 +40,21 @@ def test_gradients_added_in_place_are_those_of_the_reduction(
     got, got_results = ranks.run(1, train, setup, STEPS)[0]
     assert largest_difference(expected, got) == 0
     assert [one.grad_norm for one in got_results] == [one.grad_norm for one in expected_results]
+
+
+def outlives_its_owner(rank_info: RankInfo, setup: Setup) -> bool:
+    """Whether the model of a backend that was trained, and that nobody holds any more, is still there."""
+    backend, stack = make_both(rank_info, setup)
+    stack.train(shard_of(rank_info, batch(0)))
+    policy = ref(backend.policy)
+    del backend, stack
+    gc.collect()
+    return policy() is not None
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2])
+def test_a_model_that_nobody_holds_is_gone(ranks: Ranks, tiny_model_dir: Path, num_ranks: int) -> None:
+    assert ranks.run(num_ranks, outlives_its_owner, Setup(str(tiny_model_dir))) == [False] * num_ranks
 
 
 def what_is_gathered(rank_info: RankInfo, setup: Setup) -> list[bool]:
