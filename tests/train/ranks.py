@@ -1,9 +1,13 @@
-"""Real ranks for tests: two processes with a gloo group of one or two of them per job, kept for the whole session."""
+"""Real ranks for tests: two processes with a gloo group of one or two of them per job, kept for some dozens of jobs.
+
+Groups are never freed: a process that freed them ended once with a broken heap. But their threads poll, and hundreds of
+them slow down whatever else is tested, so new processes take over from time to time.
+"""
 
 from __future__ import annotations
 
-import gc
 import multiprocessing
+import os
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
@@ -15,6 +19,9 @@ from rl_core.services.ports import free_port
 
 R = TypeVar("R")
 NUM_PROCESSES = 2
+JOBS_OF_A_LIFE = 32
+_groups: list[Any] = []
+"""Of this process's jobs."""
 MEETING_S, TIMEOUT_S = 300, 600
 """Until ranks that wait for each other, and whole jobs, count as hung: a busy machine imports for a minute."""
 
@@ -28,6 +35,7 @@ class Ranks:
 
     def _start(self) -> None:
         context = multiprocessing.get_context("spawn")
+        self._num_jobs = 0
         self._pipes: list[Connection] = []
         self._processes = []
         for _ in range(NUM_PROCESSES):
@@ -52,6 +60,9 @@ class Ranks:
 
     def run(self, world_size: int, job: Callable[..., R], *args: Any, **kwargs: Any) -> list[R]:
         """Call `job(rank_info, *args, **kwargs)` on every rank; it must stand in an importable module."""
+        if self._num_jobs == JOBS_OF_A_LIFE:
+            self._restart()
+        self._num_jobs += 1
         port = free_port(LOCALHOST)
         for rank in range(world_size):
             self._pipes[rank].send((rank, world_size, port, job, args, kwargs))
@@ -61,7 +72,11 @@ class Ranks:
                 # A late answer must not be taken for the next job's.
                 self._restart()
                 raise TimeoutError(f"rank {rank} of {world_size} did not answer within {TIMEOUT_S} s")
-            answers.append(self._pipes[rank].recv())
+            try:
+                answers.append(self._pipes[rank].recv())
+            except EOFError as error:
+                self._restart()
+                raise RuntimeError(f"rank {rank} of {world_size} died; see its stderr") from error
         if failures := [answer for done, answer in answers if not done]:
             # Ranks that did not meet count their groups differently from then on, and would never meet again.
             self._restart()
@@ -79,7 +94,8 @@ def serve(pipe: Connection) -> None:
         try:
             rank, world_size, port, job, args, kwargs = pipe.recv()
         except EOFError:
-            return
+            # Not by way of destructors, groups' among them.
+            os._exit(0)
         try:
             pipe.send((True, run_job(rank, world_size, port, job, args, kwargs)))
         except Exception:
@@ -100,6 +116,5 @@ def run_job(rank: int, world_size: int, port: int, job: Callable[..., Any], args
     try:
         return job(RankInfo(rank, world_size, "cpu", 1), *args, **kwargs)
     finally:
+        _groups.extend(dist.distributed_c10d._world.pg_map)
         dist.destroy_process_group()
-        # A model in a cycle would keep the group's threads, which poll, and its memory while other tests run.
-        gc.collect()
