@@ -101,6 +101,9 @@ bench-gae: $(STAMP) ## time vectorised advantages beside a loop over time
 bench-logprob: $(STAMP) ## time and memory of log-probabilities over 49,152 words: in chunks beside the plain way
 	$(BIN)/python -m benchmarks.logprob
 
+bench-products: $(STAMP) ## time matrix products in bfloat16 as torch computes them beside ours
+	$(BIN)/python -m benchmarks.products
+
 bench-prep: $(STAMP) ## time preparation of an archive of small images beside unzip: IMAGES=20000
 	$(BIN)/python -m benchmarks.prep --images $(IMAGES)
 

@@ -26,8 +26,7 @@ def has_bfloat16_products() -> bool:
 def widen_products() -> bool:
     """Compute in float32 what this process multiplies in bfloat16, from now on. Returns: whether that was called for.
 
-    Measured on an AVX2 processor: 1112 x 576 times 576 x 1536 takes 114 ms by torch's own product in bfloat16, 17 ms in
-    float32.
+    How much it saves: `make bench-products`.
     """
     if has_bfloat16_products():
         return False

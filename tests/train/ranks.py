@@ -19,7 +19,7 @@ from rl_core.services.ports import free_port
 
 R = TypeVar("R")
 NUM_PROCESSES = 2
-JOBS_OF_A_LIFE = 32
+JOBS_OF_A_LIFE = 96
 _groups: list[Any] = []
 """Of this process's jobs."""
 MEETING_S, TIMEOUT_S = 300, 600
