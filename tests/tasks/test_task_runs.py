@@ -8,13 +8,15 @@ from uuid import UUID
 
 import pytest
 from prefect import flow, task
-from prefect.client.orchestration import get_client
+from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.events import Event
 from prefect.events.clients import PrefectEventsClient
 from prefect.runtime import flow_run
 
 import tasks.task_runs
+from rl_core.services.exposure import LOCALHOST
+from rl_core.services.ports import free_port
 from tasks.task_runs import recorded
 
 
@@ -80,3 +82,17 @@ def test_what_the_server_never_takes_is_said(
     with caplog.at_level(logging.WARNING):
         assert states_of(recorded())["lost"] == "RUNNING"
     assert "the Prefect server shows 1 task runs as running that have ended" in caplog.text
+
+
+def test_a_server_that_does_not_answer_ends_no_flow(
+    prefect_harness: None, losing: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(tasks.task_runs, "OUTAGE_S", 0.5)
+
+    def away(**kwargs: bool) -> AbstractContextManager[SyncPrefectClient]:
+        return SyncPrefectClient(f"http://{LOCALHOST}:{free_port(LOCALHOST)}/api")
+
+    monkeypatch.setattr(tasks.task_runs, "get_client", away)
+    with caplog.at_level(logging.WARNING):
+        assert states_of(recorded())["kept"] == "COMPLETED"
+    assert "2 task runs" in caplog.text
