@@ -1,4 +1,4 @@
-"""Real ranks, started once for all tests of the train stack."""
+"""Real ranks for the tests of the train stack."""
 
 from collections.abc import Iterator
 
@@ -7,8 +7,8 @@ import pytest
 from tests.train.ranks import Ranks
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def ranks() -> Iterator[Ranks]:
-    """Two processes that form gloo groups of one or two (about eight seconds to start, at the first job)."""
+    """Two processes that form gloo groups of one or two; the first module to ask waits about eight seconds."""
     with Ranks() as started:
         yield started

@@ -1,25 +1,25 @@
-"""Real ranks for tests: two processes with a gloo group of one or two of them per job, kept for some dozens of jobs.
+"""Real ranks for tests: two processes with a gloo group of one or two of them per job, kept for some jobs.
 
 Groups are never freed: a process that freed them ended once with a broken heap. But their threads poll, and hundreds of
-them slow down whatever else is tested, so new processes take over from time to time.
+them slow down whatever else is tested, so new processes take over after some jobs, and none outlive a test module. They
+are forked from a process that has imported what they need.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import tempfile
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, TypeVar
-
-from rl_core.services.exposure import LOCALHOST
-from rl_core.services.ports import free_port
 
 R = TypeVar("R")
 NUM_PROCESSES = 2
-JOBS_OF_A_LIFE = 96
+JOBS_OF_A_LIFE = 24
 _groups: list[Any] = []
 """Of this process's jobs."""
 MEETING_S, TIMEOUT_S = 300, 600
@@ -30,11 +30,14 @@ class Ranks:
     """Processes that run jobs. Start them with `with`; `run` gives the answers in rank order."""
 
     def __enter__(self) -> Ranks:
+        self._folder = tempfile.TemporaryDirectory(prefix="rl-train-ranks-")
+        self._num_meetings = 0
         self._start()
         return self
 
     def _start(self) -> None:
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["rl_core.preload"])
         self._num_jobs = 0
         self._pipes: list[Connection] = []
         self._processes = []
@@ -48,6 +51,7 @@ class Ranks:
 
     def __exit__(self, *failure: object) -> None:
         self._stop()
+        self._folder.cleanup()
 
     def _stop(self, patience_s: float = 10) -> None:
         for pipe in self._pipes:
@@ -63,9 +67,11 @@ class Ranks:
         if self._num_jobs == JOBS_OF_A_LIFE:
             self._restart()
         self._num_jobs += 1
-        port = free_port(LOCALHOST)
+        self._num_meetings += 1
+        # A free port may be somebody else's by the time it is used.
+        meeting = str(Path(self._folder.name) / str(self._num_meetings))
         for rank in range(world_size):
-            self._pipes[rank].send((rank, world_size, port, job, args, kwargs))
+            self._pipes[rank].send((rank, world_size, meeting, job, args, kwargs))
         answers = []
         for rank in range(world_size):
             if not self._pipes[rank].poll(TIMEOUT_S):
@@ -92,17 +98,17 @@ def serve(pipe: Connection) -> None:
     """Body of a process: jobs until the pipe closes."""
     while True:
         try:
-            rank, world_size, port, job, args, kwargs = pipe.recv()
+            rank, world_size, meeting, job, args, kwargs = pipe.recv()
         except EOFError:
             # Not by way of destructors, groups' among them.
             os._exit(0)
         try:
-            pipe.send((True, run_job(rank, world_size, port, job, args, kwargs)))
+            pipe.send((True, run_job(rank, world_size, meeting, job, args, kwargs)))
         except Exception:
             pipe.send((False, traceback.format_exc()))
 
 
-def run_job(rank: int, world_size: int, port: int, job: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+def run_job(rank: int, world_size: int, meeting: str, job: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """One job within a process group of its own."""
     import torch
     import torch.distributed as dist
@@ -111,7 +117,7 @@ def run_job(rank: int, world_size: int, port: int, job: Callable[..., Any], args
 
     torch.set_num_threads(1)
     dist.init_process_group(
-        "gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=world_size, timeout=timedelta(seconds=MEETING_S)
+        "gloo", f"file://{meeting}", rank=rank, world_size=world_size, timeout=timedelta(seconds=MEETING_S)
     )
     try:
         return job(RankInfo(rank, world_size, "cpu", 1), *args, **kwargs)
