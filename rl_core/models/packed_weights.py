@@ -1,14 +1,17 @@
 """The weights of linear layers laid out once for a processor's products, while nothing changes them.
 
 oneDNN otherwise rearranges a weight matrix for every product with it, which costs more than the product itself where
-there are few rows, as in decoding. Layers that read the same states are one product. Where the processor multiplies in
-bfloat16, the result stays the same in that format, bit by bit; elsewhere the copy is in float32, see `wide_products`.
+there are few rows, as in decoding. Layers that read the same states are one product; what their adapters make of the
+states (LoRA's A, arXiv 2106.09685) is part of it, and what they add (B) is a second one. Where the processor multiplies
+in bfloat16, the result of a layer without adapter stays the same in that format, bit by bit; elsewhere the copy is in
+float32, see `wide_products`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -29,30 +32,51 @@ READ_THE_SAME = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 def packed_weights(model: nn.Module) -> Iterator[None]:
     """For the block, every plain linear layer of a model multiplies with a packed copy of its weight, without gradient.
 
-    Weights must be whole and must not change. On other devices than CPUs with oneDNN nothing happens.
+    So does a plain layer with one plain adapter. Weights must be whole and must not change. On other devices than CPUs
+    with oneDNN nothing happens.
     """
     groups = _groups(model) if _can_pack() else []
     try:
         for group in groups:
             product = _Product(group)
             for index, layer in enumerate(group):
-                layer.forward = partial(product.part, index)
+                layer.module.forward = partial(product.part, index)
         yield
     finally:
         for layer in chain(*groups):
-            vars(layer).pop("forward", None)
+            vars(layer.module).pop("forward", None)
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """What a module computes: base(x), and scaling * B(A(x)) on top where there is an adapter."""
+
+    module: Any
+    base: nn.Linear
+    adapter: tuple[nn.Linear, nn.Linear, float] | None = None
+
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """What layers must have in common to be one product."""
+        return self.base.in_features, self.base.weight.dtype, self.base.bias is None, self.adapter is None
 
 
 class _Product:
     """One product for layers that read the same states: the first to be called computes it for all."""
 
-    def __init__(self, layers: list[Any]) -> None:
-        weight = layers[0].weight if len(layers) == 1 else torch.cat([layer.weight for layer in layers])
-        self.kept, self.computed = weight.dtype, weight.dtype if has_bfloat16_products() else torch.float32
-        self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.detach().to(self.computed), None)
-        biases = [layer.bias for layer in layers if layer.bias is not None]
-        self.bias = torch.cat(biases).to(self.computed) if biases else None
-        self.sizes = [layer.out_features for layer in layers]
+    def __init__(self, layers: list[_Layer]) -> None:
+        bases = [layer.base for layer in layers]
+        adapters = [layer.adapter for layer in layers if layer.adapter is not None]
+        self.kept = bases[0].weight.dtype
+        self.computed = self.kept if has_bfloat16_products() else torch.float32
+        self.sizes = [base.out_features for base in bases]
+        self.weight = self._packed([base.weight for base in bases] + [down.weight for down, _, _ in adapters])
+        biases = [base.bias for base in bases if base.bias is not None]
+        rank = sum(down.out_features for down, _, _ in adapters)
+        self.bias = torch.cat([*biases, biases[0].new_zeros(rank)]).to(self.computed) if biases else None
+        # Each layer reads its own part of what comes from all the adapters' A.
+        added = [torch.block_diag(*(up.weight * scaling for _, up, scaling in adapters))] if adapters else []
+        self.added = self._packed(added) if added else None
         self.held: tuple[Tensor | None, tuple[Tensor, ...]] = (None, ())
         """What the states were, and what each layer made of them."""
 
@@ -60,11 +84,25 @@ class _Product:
         """What the group's layer of this index makes of the states."""
         seen, parts = self.held
         if states is not seen:
-            whole = torch.ops.mkldnn._linear_pointwise(states.to(self.computed), self.weight, self.bias, "none", [], "")
-            parts = whole.to(self.kept).split(self.sizes, dim=-1)
+            parts = self._whole(states.to(self.computed)).to(self.kept).split(self.sizes, dim=-1)
         is_last = index == len(self.sizes) - 1
         self.held = (None, ()) if is_last else (states, parts)
         return parts[index]
+
+    def _whole(self, states: Tensor) -> Tensor:
+        whole = _linear(states, self.weight, self.bias)
+        if self.added is None:
+            return whole
+        width = sum(self.sizes)
+        return whole[..., :width] + _linear(whole[..., width:].contiguous(), self.added)
+
+    def _packed(self, weights: list[Tensor]) -> Tensor:
+        whole = weights[0] if len(weights) == 1 else torch.cat(weights)
+        return torch.ops.mkldnn._reorder_linear_weight(whole.detach().to(self.computed), None)
+
+
+def _linear(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    return torch.ops.mkldnn._linear_pointwise(states, weight, bias, "none", [], "")
 
 
 def _can_pack() -> bool:
@@ -78,18 +116,37 @@ def _is_plain(module: Any) -> bool:
     return module.weight.device.type == "cpu" and module.weight.dtype in FORMATS
 
 
-def _groups(model: nn.Module) -> list[list[Any]]:
-    """All plain layers of a model, those that read the same states together."""
-    groups: list[list[Any]] = []
+def _layer(module: Any) -> _Layer | None:
+    """How a module is packed; None for one that is not."""
+    if _is_plain(module):
+        return _Layer(module, module)
+    if not hasattr(module, "lora_A") or "forward" in vars(module):
+        return None
+    from peft.tuners.lora import Linear as AdaptedLinear
+
+    if type(module) is not AdaptedLinear or module.disable_adapters or module.merged or module.lora_variant:
+        return None
+    active = [name for name in module.active_adapters if name in module.lora_A]
+    if len(active) != 1 or (module.training and module.lora_dropout[active[0]].p):
+        return None
+    parts: list[Any] = [module.base_layer, module.lora_A[active[0]], module.lora_B[active[0]]]
+    if not all(map(_is_plain, parts)) or len({part.weight.dtype for part in parts}) > 1 or parts[-1].bias is not None:
+        return None
+    return _Layer(module, parts[0], (parts[1], parts[2], module.scaling[active[0]]))
+
+
+def _groups(model: nn.Module) -> list[list[_Layer]]:
+    """All layers of a model that are packed, those that read the same states together."""
+    layers = {module: layer for module in model.modules() if (layer := _layer(module)) is not None}
+    for adapted in [layer for layer in layers.values() if layer.adapter is not None]:
+        for inner in adapted.module.modules():
+            if inner is not adapted.module:
+                layers.pop(inner, None)
+    groups: list[list[_Layer]] = []
     for module in model.modules():
         for names in READ_THE_SAME:
-            layers = [getattr(module, name, None) for name in names]
-            if all(map(_is_plain, layers)) and len(set(map(_kind, layers))) == 1:
-                groups.append(layers)
-    grouped = set(chain(*groups))
-    return groups + [[module] for module in model.modules() if _is_plain(module) and module not in grouped]
-
-
-def _kind(layer: Any) -> tuple[Any, ...]:
-    """What layers must have in common to be one product."""
-    return layer.in_features, layer.weight.dtype, layer.bias is None
+            group = [layers[layer] for name in names if (layer := getattr(module, name, None)) in layers]
+            if len(group) == len(names) and len({layer.kind for layer in group}) == 1:
+                groups.append(group)
+    grouped = {layer.module for layer in chain(*groups)}
+    return groups + [[layer] for layer in layers.values() if layer.module not in grouped]

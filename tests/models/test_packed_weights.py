@@ -1,7 +1,10 @@
 """A packed layer gives the product it gave before, and is what it was once the block is over."""
 
+from typing import Any
+
 import pytest
 import torch
+from peft import LoraConfig, inject_adapter_in_model
 from torch import nn
 
 from rl_core.models.packed_weights import packed_weights
@@ -138,3 +141,85 @@ def test_a_layer_that_two_modules_share_is_packed_once() -> None:
             for got, part in zip(module(states), parts, strict=True):
                 torch.testing.assert_close(got, part, rtol=1e-5, atol=1e-5)
     assert not any("forward" in vars(module) for module in model.modules())
+
+
+def adapted(model: nn.Module, *, targets: list[str], dropout: float = 0.0, **config: object) -> nn.Module:
+    """The model in bfloat16 with adapters whose B is not zero."""
+    inject_adapter_in_model(LoraConfig(r=4, target_modules=targets, lora_dropout=dropout, **config), model)  # type: ignore[arg-type]
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            nn.init.normal_(parameter, std=0.1)
+    return model.bfloat16().eval()
+
+
+def assert_near(got: object, expected: object) -> None:
+    """But for a few roundings to 8 bits."""
+    torch.testing.assert_close(got, expected, rtol=2**-6, atol=2**-6)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("targets", "expected"), [(["q_proj", "k_proj", "v_proj", "o_proj"], 2), (["q_proj"], 4)])
+def test_adapters_are_part_of_the_product_of_what_they_read(targets: list[str], expected: int) -> None:
+    torch.manual_seed(0)
+    model = adapted(Attention(("q_proj", "k_proj", "v_proj")), targets=targets, lora_alpha=8)
+    several = [torch.randn(3, 1, 24).bfloat16() for _ in range(2)]
+    before = [model(states) for states in several]
+    with packed_weights(model):
+        assert products(model) == expected
+        for states, parts in zip(several, before, strict=True):
+            assert_near(model(states), parts)
+    assert not any("forward" in vars(module) for module in model.modules())
+
+
+@torch.no_grad()
+def test_an_adapter_may_be_scaled_by_anything() -> None:
+    torch.manual_seed(0)
+    model = adapted(Attention(), targets=["q_proj", "k_proj", "v_proj"], lora_alpha=5)
+    states = torch.randn(64, 24).bfloat16()
+    before = model(states)
+    with packed_weights(model):
+        assert_near(model(states), before)
+
+
+@torch.no_grad()
+def test_the_adapter_that_is_active_is_the_one_that_counts() -> None:
+    torch.manual_seed(0)
+    model = adapted(Attention(), targets=["q_proj"], lora_alpha=8)
+    layer: Any = model.get_submodule("q_proj")
+    layer.update_layer("other", 4, 16, config=LoraConfig(r=4, lora_alpha=16))
+    model.bfloat16()
+    nn.init.normal_(layer.lora_B["other"].weight, std=0.1)
+    states, found = torch.randn(5, 24).bfloat16(), []
+    for names in (["default"], ["other"]):
+        layer._active_adapter = names
+        found.append(layer(states))
+        with packed_weights(model):
+            assert_near(layer(states), found[-1])
+    assert not torch.equal(*found)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("change", ["dropout", "disabled", "merged", "two", "dora"])
+def test_adapters_that_are_more_than_two_products_are_left_to_peft(change: str) -> None:
+    torch.manual_seed(0)
+    model = adapted(
+        Attention(), targets=["q_proj"], lora_alpha=8, dropout=0.5 * (change == "dropout"), use_dora=change == "dora"
+    )
+    layer: Any = model.get_submodule("q_proj")
+    if change == "dropout":
+        model.train()
+    elif change == "disabled":
+        layer.enable_adapters(False)
+    elif change == "merged":
+        layer.merge()
+    elif change == "two":
+        layer.update_layer("other", 4, 16, config=LoraConfig(r=4, lora_alpha=16))
+        model.bfloat16()
+        layer._active_adapter = ["default", "other"]
+    states = torch.randn(5, 24).bfloat16()
+    torch.manual_seed(1)
+    before = layer(states)
+    with packed_weights(model):
+        assert "forward" not in vars(layer)
+        torch.manual_seed(1)
+        assert_same(layer(states), before)
