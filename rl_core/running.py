@@ -5,15 +5,21 @@ from __future__ import annotations
 import psutil
 
 GRACE_S = 20.0
-_SAME_S = 1.0
+_SAME_S = 0.1
 """Start times of one process agree within this; another process with the same id began later."""
 
 
+def start_time(process: psutil.Process) -> float:
+    """Seconds from the machine's start to the process's, which do not change when the clock is set."""
+    # A process keeps the time by the clock once it has been asked for it; a new one asks again.
+    return psutil.Process(process.pid).create_time() - psutil.boot_time()
+
+
 def find_process(pid: int, started: float) -> psutil.Process | None:
-    """The process that had this id and start time, or None when it has ended (its id may be another's by now)."""
+    """The process that had this id and `start_time`, or None when it has ended (its id may be another's by now)."""
     try:
         process = psutil.Process(pid)
-        gone = abs(process.create_time() - started) > _SAME_S or process.status() == psutil.STATUS_ZOMBIE
+        gone = abs(start_time(process) - started) > _SAME_S or process.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return None
     return None if gone else process

@@ -40,7 +40,7 @@ class Address:
     hostname: str
     pid: int
     started: float
-    """When the process started; with its id it is unique."""
+    """Its process's `start_time`; with the id it is unique."""
     free_port: int
     status_port: int
     token: str
@@ -59,14 +59,14 @@ class DeviceWorker:
         """Where this worker is, with a port that is free for the process group."""
         import psutil
 
+        from rl_core.running import start_time
+
         with socket.socket() as probe:
             probe.bind(("", 0))
             port = probe.getsockname()[1]
         host = "127.0.0.1" if self.info.world_size == 1 else socket.gethostbyname(socket.gethostname())
-        process = psutil.Process()
-        return Address(
-            host, socket.gethostname(), os.getpid(), process.create_time(), port, self.server.port, self.server.token
-        )
+        started = start_time(psutil.Process())
+        return Address(host, socket.gethostname(), os.getpid(), started, port, self.server.port, self.server.token)
 
     def join_group(self, address: str, port: int) -> Failure | None:
         """Set memory and threads, and enter the process group of the block."""

@@ -208,10 +208,10 @@ class _Watch:
 
 def _kill_here(address: Address) -> None:
     """SIGKILL a worker of this machine: a stopped process does not hear Ray's request to end."""
-    import psutil
+    from rl_core.running import find_process
 
     if address.hostname != socket.gethostname():
         return
-    with suppress(psutil.NoSuchProcess, ProcessLookupError):
-        if psutil.Process(address.pid).create_time() == address.started:
+    with suppress(ProcessLookupError):
+        if find_process(address.pid, address.started):
             os.kill(address.pid, signal.SIGKILL)

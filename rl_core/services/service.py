@@ -14,7 +14,7 @@ import psutil
 from pydantic import BaseModel, ConfigDict
 
 from rl_core.errors import ServiceError
-from rl_core.running import find_process, stop_tree
+from rl_core.running import find_process, start_time, stop_tree
 
 START_S = 300.0
 PATIENCE_S = 60.0
@@ -32,6 +32,7 @@ class Record(BaseModel):
 
     pid: int
     started: float
+    """Its `start_time`."""
     url: str
     log: str
 
@@ -83,7 +84,8 @@ class Service:
                 start_new_session=True,
             )
         _started.append(process)
-        record = Record(pid=process.pid, started=psutil.Process(process.pid).create_time(), url=self.url, log=str(log))
+        started = start_time(psutil.Process(process.pid))
+        record = Record(pid=process.pid, started=started, url=self.url, log=str(log))
         try:
             self._await(process, log)
         except BaseException:

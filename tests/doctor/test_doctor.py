@@ -14,6 +14,7 @@ from rl_core.doctor import machine, network, packages, sandbox
 from rl_core.doctor.finding import Level
 from rl_core.envs.tools.sandbox import Execution, Outcome
 from rl_core.home import Home
+from rl_core.running import start_time
 from rl_core.services import service
 from rl_core.services.stack import Stack
 
@@ -113,7 +114,7 @@ def test_a_service_that_is_gone_or_silent_and_a_dead_server_are_problems(
         url = f"http://127.0.0.1:{probe.getsockname()[1]}"
     monkeypatch.setenv("PREFECT_API_URL", f"{url}/api")
     me = psutil.Process()
-    entry = {"pid": me.pid, "started": me.create_time(), "url": url, "log": "the.log"}
+    entry = {"pid": me.pid, "started": start_time(me), "url": url, "log": "the.log"}
     Stack(Home(tmp_path), print)._save({"prefect": entry, "mlflow": entry | {"started": 1.0}})
     found = {one.name: one for one in network.examine_network(Home(tmp_path))}
     assert found["prefect"].level is Level.PROBLEM and "does not answer" in found["prefect"].found

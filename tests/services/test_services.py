@@ -13,7 +13,7 @@ import yaml
 
 from rl_core.errors import DataError, ServiceError
 from rl_core.home import Home
-from rl_core.running import find_process, stop_tree
+from rl_core.running import find_process, start_time, stop_tree
 from rl_core.services import catalogue, service
 from rl_core.services.announcing import announce
 from rl_core.services.catalogue import WORK_POOLS
@@ -90,13 +90,22 @@ def test_a_service_that_ends_or_stays_silent_is_told_with_its_log(tmp_path: Path
     assert not still_running(left)
 
 
+def test_a_service_is_found_again_after_the_clock_was_set(monkeypatch: pytest.MonkeyPatch):
+    me, booted = psutil.Process(), psutil._psplatform.boot_time()
+    record = Record(pid=me.pid, started=start_time(me), url="", log="")
+    by_the_clock = me.create_time()
+    monkeypatch.setattr(psutil._psplatform, "boot_time", lambda: booted + 5400)
+    assert psutil.Process().create_time() == pytest.approx(by_the_clock + 5400), "the clock was set"
+    assert record.process == me
+
+
 def test_the_home_knows_only_services_that_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
     home = Home(tmp_path)
     assert "PREFECT_API_URL" not in home.environment()
     me = psutil.Process()
     stack = Stack(home, print)
-    entry = {"pid": me.pid, "started": me.create_time(), "url": "http://127.0.0.1:4321", "log": ""}
+    entry = {"pid": me.pid, "started": start_time(me), "url": "http://127.0.0.1:4321", "log": ""}
     stack._save({"prefect": entry, "mlflow": entry})
     assert home.environment()["PREFECT_API_URL"] == "http://127.0.0.1:4321/api"
     assert home.mlflow_ui == "http://127.0.0.1:4321"
