@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 PRODUCTS = ("mm", "mm.out", "addmm", "bmm", "baddbmm")
 """Those that layers, attention and their gradients come down to."""
@@ -21,6 +25,14 @@ def has_bfloat16_products() -> bool:
     import torch
 
     return torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+
+
+def product_dtype(tensor: Tensor) -> torch.dtype:
+    """The format in which products with such a tensor are quickest: its own, or float32 in the place of bfloat16."""
+    import torch
+
+    is_slow = tensor.is_cpu and tensor.dtype is torch.bfloat16 and not has_bfloat16_products()
+    return torch.float32 if is_slow else tensor.dtype
 
 
 def widen_products() -> bool:

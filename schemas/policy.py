@@ -134,7 +134,8 @@ class FSDPConfig(Section):
     param_dtype: DType = DType.BFLOAT16
     """Format of the gathered parameters and of the computation."""
     master_dtype: DType = DType.FLOAT32
-    """Format of the stored parameters and of the optimiser's moments; small updates are lost in bfloat16."""
+    """Format of the trained parameters where they are stored, and of the optimiser's moments; small updates are lost in
+    bfloat16. Frozen ones, as under adapters, are stored in `param_dtype`."""
     reduce_dtype: DType = DType.FLOAT32
     """Format in which gradients are added up over micro-batches and ranks."""
     cpu_offload: bool = False

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from rl_core.wide_products import has_bfloat16_products
+from rl_core.wide_products import product_dtype
 
 FORMATS = (torch.bfloat16, torch.float32)
 """That oneDNN has packed products for."""
@@ -68,7 +68,7 @@ class _Product:
         bases = [layer.base for layer in layers]
         adapters = [layer.adapter for layer in layers if layer.adapter is not None]
         self.kept = bases[0].weight.dtype
-        self.computed = self.kept if has_bfloat16_products() else torch.float32
+        self.computed = product_dtype(bases[0].weight)
         self.sizes = [base.out_features for base in bases]
         self.weight = self._packed([base.weight for base in bases] + [down.weight for down, _, _ in adapters])
         biases = [base.bias for base in bases if base.bias is not None]
@@ -122,17 +122,14 @@ def _layer(module: Any) -> _Layer | None:
         return _Layer(module, module)
     if not hasattr(module, "lora_A") or "forward" in vars(module):
         return None
-    from peft.tuners.lora import Linear as AdaptedLinear
+    from peft.tuners import lora
 
-    if type(module) is not AdaptedLinear or module.disable_adapters or module.merged or module.lora_variant:
+    from rl_core.models.adapted_linear import plain_parts
+
+    parts = plain_parts(module) if isinstance(module, lora.Linear) else None
+    if parts is None or not _is_plain(parts.base):
         return None
-    active = [name for name in module.active_adapters if name in module.lora_A]
-    if len(active) != 1 or (module.training and module.lora_dropout[active[0]].p):
-        return None
-    parts: list[Any] = [module.base_layer, module.lora_A[active[0]], module.lora_B[active[0]]]
-    if not all(map(_is_plain, parts)) or len({part.weight.dtype for part in parts}) > 1 or parts[-1].bias is not None:
-        return None
-    return _Layer(module, parts[0], (parts[1], parts[2], module.scaling[active[0]]))
+    return _Layer(module, parts.base, parts[1:])
 
 
 def _groups(model: nn.Module) -> list[list[_Layer]]:

@@ -77,7 +77,8 @@ def load(backend: FSDPBackend, folder: Path) -> None:
 def _state(backend: FSDPBackend) -> dict[str, Any]:
     """What is sharded. The optimiser's moments exist after this, if only as zeros."""
     model, optimizer = get_state_dict(backend.policy, backend.optimizer, options=_OPTIONS)
-    state = {"model": model, "optimizer": optimizer}
+    # torch also hands out what is known under a second name, as a tied head is, and there even what is frozen.
+    state = {"model": {name: model[name] for name in backend.trainable}, "optimizer": optimizer}
     return state if backend.ema is None else state | {"ema": backend.ema.state()}
 
 

@@ -108,7 +108,7 @@ class FSDPBackend:
             train_value_head(self.policy)
         if isinstance(self.ema_cfg, EmaFullConfig) and self.ema_cfg.mirror:
             self.mirror = copy.deepcopy(self.policy)
-        sharding.cast_parameters(self.policy, self.fsdp_cfg.master_dtype, skip=is_averaged)
+        sharding.cast_to_stored(self.policy, blocks(self.policy), self.fsdp_cfg, keep=is_averaged)
         if self.fsdp_cfg.activation_checkpointing:
             self.policy.enable_activation_checkpointing()
 
@@ -328,6 +328,8 @@ class FSDPBackend:
         options = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_params=True)
         # torch types the values of a state dict as anything; those of a model's are tensors.
         state = cast("dict[str, Tensor]", get_model_state_dict(self.policy, options=options))
+        # It also holds what is known under a second name, as a tied head is, and there even what is frozen.
+        state = {name: state[name] for name in self.trainable} if state else {}
         # What lies whole on this CPU already is handed out as itself, and would change with the next step.
         own = {local_part(value).data_ptr() for value in self.trainable.values()}
         return {name: value.clone() if value.data_ptr() in own else value for name, value in state.items()}

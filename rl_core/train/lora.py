@@ -25,12 +25,15 @@ def inject_lora(policy: Any, config: LoraConfig, seed: int, *, averaged: bool = 
     from peft import LoraConfig as PeftLoraConfig
     from peft import get_peft_model
 
+    from rl_core.models.adapted_linear import AdaptedLinear
+
     peft_config = PeftLoraConfig(
         r=config.rank,
         lora_alpha=config.alpha,  # type: ignore[arg-type]
         lora_dropout=config.dropout,
         target_modules=config.target_modules or policy.lora_targets,
     )
+    peft_config._register_custom_module({nn.Linear: AdaptedLinear})
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         policy.model = get_peft_model(policy.model, peft_config)

@@ -48,7 +48,7 @@ def _weights(recipe: Recipe, shape: dict[str, Any]) -> dict[str, float]:
     master, computed = WIDTHS[recipe.fsdp.master_dtype], WIDTHS[recipe.fsdp.param_dtype]
     held = _share(recipe, shape)
     parts = {
-        "master weights": (total * held + adapters / recipe.placement.train_devices) * master,
+        "stored weights": _stored(recipe, shape) + adapters / recipe.placement.train_devices * master,
         # A gradient and two moments for every trained weight.
         "gradients and AdamW": trained * _share(recipe, shape, trained=True) * 3 * master,
     }
@@ -61,6 +61,16 @@ def _weights(recipe: Recipe, shape: dict[str, Any]) -> dict[str, float]:
         averaged = total * held if mirrored else trained * _share(recipe, shape, trained=True)
         parts["moving average"] = averaged * 4 + kept
     return parts
+
+
+def _stored(recipe: Recipe, shape: dict[str, Any]) -> float:
+    """The model's own weights on one rank, without adapters; under them it takes no steps, and is stored as computed."""
+    ranks, tp_size = recipe.placement.train_devices, recipe.placement.tp_size
+    master, computed = WIDTHS[recipe.fsdp.master_dtype], WIDTHS[recipe.fsdp.param_dtype]
+    in_blocks = computed if recipe.lora else master
+    outside = _num_root_parameters(shape)
+    blocks = (num_parameters(shape) - outside) / ranks * in_blocks
+    return blocks + (outside / ranks * in_blocks if recipe.fsdp.root_wrap else outside / tp_size * master)
 
 
 def _gathered(recipe: Recipe, shape: dict[str, Any]) -> dict[str, float]:

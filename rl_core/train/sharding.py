@@ -30,11 +30,24 @@ def reshards_after_forward(config: FSDPConfig, num_shards: int) -> bool:
     return config.fsdp_mode is FSDPMode.FULL and num_shards > 1
 
 
-def cast_parameters(module: nn.Module, dtype: DType, skip: Callable[[str], bool] = lambda name: False) -> None:
-    """Store parameters in `dtype`, but for those whose name `skip` picks; buffers (rotary frequencies) stay."""
-    for name, parameter in module.named_parameters():
-        if not skip(name):
-            parameter.data = parameter.data.to(DTYPES[dtype])
+def cast_parameters(module: nn.Module, dtype: DType) -> None:
+    """Store all parameters in `dtype`; buffers (rotary frequencies) stay."""
+    for parameter in module.parameters():
+        parameter.data = parameter.data.to(DTYPES[dtype])
+
+
+def cast_to_stored(policy: nn.Module, blocks: list[nn.Module], config: FSDPConfig, keep: Callable[[str], bool]) -> None:
+    """Store each parameter of a policy that is not wrapped yet in its format; those whose name `keep` picks stay.
+
+    What is trained is stored in `master_dtype`. What is frozen takes no steps, and is stored in the format that it is
+    gathered and computed in; outside of what is wrapped nothing is gathered, and the master format is that of both.
+    """
+    wrapped = [policy] if config.root_wrap else blocks
+    gathered = {id(parameter) for module in wrapped for parameter in module.parameters()}
+    for name, parameter in policy.named_parameters():
+        if not keep(name):
+            is_computed = id(parameter) in gathered and not parameter.requires_grad
+            parameter.data = parameter.data.to(DTYPES[config.param_dtype if is_computed else config.master_dtype])
 
 
 def shard(policy: nn.Module, blocks: list[nn.Module], config: FSDPConfig, mesh: DeviceMesh) -> None:

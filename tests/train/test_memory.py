@@ -51,7 +51,7 @@ def measured(rank_info: RankInfo, setup: Setup) -> dict[str, int]:
     averaged = {id(value) for value in backend.ema.shadow.values()} if backend.ema is not None else set()
     moments = [state[key] for state in backend.optimizer.state.values() for key in ("exp_avg", "exp_avg_sq")]
     held = {
-        "master weights": size(value for value in backend.policy.parameters() if id(value) not in averaged),
+        "stored weights": size(value for value in backend.policy.parameters() if id(value) not in averaged),
         # A gradient has the size and format of its weight.
         "gradients and AdamW": size(moments) + size(backend.trainable.values()),
     }
@@ -80,8 +80,15 @@ def measured(rank_info: RankInfo, setup: Setup) -> dict[str, int]:
             {"lora": LoraConfig(rank=8), "ema": EmaLoraConfig(evaluate=False)},
             {"lora": {"rank": 8}, "ema_lora": {"evaluate": False}},
         ),
+        *[
+            (
+                {"lora": LoraConfig(rank=8), "fsdp": {"param_dtype": "bfloat16", "root_wrap": root_wrap}},
+                {"lora": {"rank": 8}, "fsdp": {"param_dtype": "bfloat16", "root_wrap": root_wrap}},
+            )
+            for root_wrap in (True, False)
+        ],
     ],
-    ids=["plain", "root_wrap", "master_dtype", "average", "mirror", "reference", "adapters"],
+    ids=["plain", "root_wrap", "master_dtype", "average", "mirror", "reference", "adapters", "narrow", "narrow blocks"],
 )
 def test_what_ranks_hold_is_what_was_estimated(
     ranks: Ranks, tiny_model_dir: Path, setup: dict[str, Any], changes: dict[str, Any]
@@ -113,8 +120,8 @@ def test_options_move_their_part() -> None:
 def test_offloaded_weights_are_not_on_the_device() -> None:
     placement = {"num_devices": 2, "device": "cuda"}
     on, off = (estimate(placement=placement, fsdp={"cpu_offload": offload}) for offload in (False, True))
-    assert on["master weights"] > 0
-    assert off["master weights"] == off["gradients and AdamW"] == 0
+    assert on["stored weights"] > 0
+    assert off["stored weights"] == off["gradients and AdamW"] == 0
     assert on["gathered weights (training)"] == off["gathered weights (training)"]
     # On a CPU it is the same memory either way.
     assert estimate(fsdp={"cpu_offload": True}) == estimate()

@@ -1,0 +1,104 @@
+"""A linear layer with an adapter (LoRA, arXiv 2106.09685) that trains with few passes over memory.
+
+peft writes base(x) + scaling * B(A(x)) out, product by product: to scale and to add, it reads and writes tensors of the
+layer's whole width several times, forward and backward. Here the scaling is done where the adapter is narrow, and what
+B gives is added by its product itself.
+
+Axes: N rows, I features in, O features out, R the adapter's rank.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from peft.tuners import lora
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.distributed.tensor import DTensor
+
+from rl_core.wide_products import product_dtype
+
+
+class Parts(NamedTuple):
+    """What an adapted layer computes: base(x) + scaling * up(down(x))."""
+
+    base: nn.Linear
+    down_RI: nn.Linear
+    up_OR: nn.Linear
+    scaling: float
+
+
+def plain_parts(layer: lora.Linear) -> Parts | None:
+    """The parts of an adapted layer that is now no more than them, all of one format; None for any other.
+
+    Such are layers with two active adapters or none, with dropout at work, or cut over ranks.
+    """
+    if layer.disable_adapters or layer.merged or layer.lora_variant:
+        return None
+    active = [name for name in layer.active_adapters if name in layer.lora_A]
+    if len(active) != 1 or (layer.training and not isinstance(layer.lora_dropout[active[0]], nn.Identity)):
+        return None
+    linears: list[Any] = [layer.base_layer, layer.lora_A[active[0]], layer.lora_B[active[0]]]
+    if not all(map(_is_plain, linears)) or len({linear.weight.dtype for linear in linears}) > 1:
+        return None
+    return None if linears[2].bias is not None else Parts(*linears, layer.scaling[active[0]])
+
+
+class AdaptedLinear(lora.Linear):
+    """peft's layer, where it is plain with one product less and nothing scaled or added by itself."""
+
+    def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """The states [..., I] to [..., O]."""
+        parts = None if args or kwargs else plain_parts(self)
+        if parts is None or parts.base.weight.requires_grad or x.dtype != parts.base.weight.dtype:
+            return super().forward(x, *args, **kwargs)
+        base, down, up, scaling = parts
+        return _Adapted.apply(x, base.weight, base.bias, down.weight, up.weight, scaling)  # type: ignore[return-value]
+
+
+class _Adapted(torch.autograd.Function):
+    """Products are computed in the processor's format, and rounded to that of the states once, at the end."""
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any,
+        states: Tensor,
+        weight_OI: Tensor,
+        bias_O: Tensor | None,
+        down_RI: Tensor,
+        up_OR: Tensor,
+        scaling: float,
+    ) -> Tensor:
+        computed = product_dtype(states)
+        states_NI = states.reshape(-1, states.shape[-1]).to(computed)
+        narrow_NR = (states_NI @ down_RI.to(computed).t()).mul_(scaling)
+        bias_O = None if bias_O is None else bias_O.to(computed)
+        whole_NO = nn.functional.linear(states_NI, weight_OI.to(computed), bias_O)
+        torch.addmm(whole_NO, narrow_NR, up_OR.to(computed).t(), out=whole_NO)
+        ctx.save_for_backward(states, narrow_NR, weight_OI, down_RI, up_OR)
+        ctx.scaling = scaling
+        return whole_NO.to(states.dtype).view(*states.shape[:-1], -1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        states, narrow_NR, *weights = ctx.saved_tensors
+        computed, given = narrow_NR.dtype, states.dtype
+        weight_OI, down_RI, up_OR = (weight.to(computed) for weight in weights)
+        states_NI = states.reshape(-1, states.shape[-1]).to(computed)
+        grad_NO = grad.reshape(-1, grad.shape[-1]).to(computed)
+        grad_NR = (grad_NO @ up_OR).mul_(ctx.scaling)
+        grad_down_RI = (grad_NR.t() @ states_NI).to(given)
+        grad_up_OR = (grad_NO.t() @ narrow_NR).to(given)
+        if not ctx.needs_input_grad[0]:
+            return None, None, None, grad_down_RI, grad_up_OR, None
+        grad_NI = grad_NO @ weight_OI
+        torch.addmm(grad_NI, grad_NR, down_RI, out=grad_NI)
+        return grad_NI.to(given).view_as(states), None, None, grad_down_RI, grad_up_OR, None
+
+
+def _is_plain(linear: Any) -> bool:
+    """Whether a layer is no more than a product with a matrix that lies here as a whole."""
+    changed = linear._forward_hooks or linear._forward_pre_hooks or "forward" in vars(linear)
+    return type(linear) is nn.Linear and not changed and not isinstance(linear.weight, DTensor)
