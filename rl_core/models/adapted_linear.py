@@ -42,7 +42,8 @@ def plain_parts(layer: lora.Linear) -> Parts | None:
     linears: list[Any] = [layer.base_layer, layer.lora_A[active[0]], layer.lora_B[active[0]]]
     if not all(map(_is_plain, linears)) or len({linear.weight.dtype for linear in linears}) > 1:
         return None
-    return None if linears[2].bias is not None else Parts(*linears, layer.scaling[active[0]])
+    base, down, up = linears
+    return None if up.bias is not None else Parts(base, down, up, layer.scaling[active[0]])
 
 
 class AdaptedLinear(lora.Linear):

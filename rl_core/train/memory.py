@@ -64,7 +64,7 @@ def _weights(recipe: Recipe, shape: dict[str, Any]) -> dict[str, float]:
 
 
 def _stored(recipe: Recipe, shape: dict[str, Any]) -> float:
-    """The model's own weights on one rank, without adapters; under them it takes no steps, and is stored as computed."""
+    """The model's own weights on one rank; under adapters they take no steps, and are stored as computed."""
     ranks, tp_size = recipe.placement.train_devices, recipe.placement.tp_size
     master, computed = WIDTHS[recipe.fsdp.master_dtype], WIDTHS[recipe.fsdp.param_dtype]
     in_blocks = computed if recipe.lora else master
