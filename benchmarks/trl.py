@@ -321,7 +321,8 @@ def publish(args: argparse.Namespace, what: str, body: str) -> None:
     """Print a section, and write it if asked."""
     print(f"\n{body}")
     if args.write:
-        page.write_section(f"{what} beside TRL, {trained(args)}", body)
+        where = "" if has_bfloat16_products() else ", on a processor without bfloat16"
+        page.write_section(f"{what} beside TRL, {trained(args)}{where}", body)
 
 
 if __name__ == "__main__":
