@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.distributed.checkpoint import FileSystemReader
 
 from rl_core.errors import StorageError
 from rl_core.rank_info import RankInfo
@@ -130,6 +131,26 @@ def test_a_checkpoint_loads_on_another_number_of_ranks(
     assert largest_difference(expected["weights"], got["weights"]) < 3e-6
     assert largest_difference(expected["averages"], got["averages"]) < 3e-6
     assert not same_bits(expected["weights"], expected["averages"])
+
+
+def names_saved(rank_info: RankInfo, setup: Setup, folder: str) -> dict[str, set[str]]:
+    backend, _ = make_both(rank_info, setup)
+    backend.save(folder)
+    stored = FileSystemReader(folder + "/weights").read_metadata().state_dict_metadata
+    return {
+        "trained": set(backend.trainable),
+        "sent": set(backend.full_state()),
+        "stored": {name.removeprefix("model.") for name in stored if name.startswith("model.")},
+    }
+
+
+@pytest.mark.parametrize("lora", [None, LORA], ids=["all weights", "adapters"])
+def test_what_is_frozen_is_neither_saved_nor_sent(
+    ranks: Ranks, tiny_model_dir: Path, tmp_path: Path, lora: LoraConfig | None
+) -> None:
+    """Nor is the head of a tied model, which torch knows under a second name."""
+    names = ranks.run(1, names_saved, Setup(str(tiny_model_dir), lora=lora), str(tmp_path))[0]
+    assert names["trained"] and names["stored"] == names["sent"] == names["trained"]
 
 
 def refusal(rank_info: RankInfo, setup: Setup, folder: str) -> str:
