@@ -1,10 +1,12 @@
 """The weights of linear layers laid out once for a processor's products, while nothing changes them.
 
 oneDNN otherwise rearranges a weight matrix for every product with it, which costs more than the product itself where
-there are few rows, as in decoding. Layers that read the same states are one product; what their adapters make of the
-states (LoRA's A, arXiv 2106.09685) is part of it, and what they add (B) is a second one. Where the processor multiplies
-in bfloat16, the result of a layer without adapter stays the same in that format, bit by bit; elsewhere the copy is in
+there are few rows, as in decoding. Layers that read the same states are one product. Where the processor multiplies in
+bfloat16, the result of a layer without adapter stays the same in that format, bit by bit; elsewhere the copy is in
 float32, see `wide_products`.
+
+Adapters (LoRA, arXiv 2106.09685) cost nothing in a copy in float32: it holds W + scaling * B A. In bfloat16 that sum
+would lose what the adapter has learnt, so A is part of the product, and what B adds is a second one.
 """
 
 from __future__ import annotations
@@ -70,13 +72,17 @@ class _Product:
         self.kept = bases[0].weight.dtype
         self.computed = product_dtype(bases[0].weight)
         self.sizes = [base.out_features for base in bases]
-        self.weight = self._packed([base.weight for base in bases] + [down.weight for down, _, _ in adapters])
-        biases = [base.bias for base in bases if base.bias is not None]
-        rank = sum(down.out_features for down, _, _ in adapters)
-        self.bias = torch.cat([*biases, biases[0].new_zeros(rank)]).to(self.computed) if biases else None
-        # Each layer reads its own part of what comes from all the adapters' A.
-        added = [torch.block_diag(*(up.weight * scaling for _, up, scaling in adapters))] if adapters else []
-        self.added = self._packed(added) if added else None
+        weights, biases = [base.weight for base in bases], [base.bias for base in bases if base.bias is not None]
+        self.added: Tensor | None = None
+        if adapters and self.computed is torch.float32:
+            weights = [_merged(layer) for layer in layers]
+        elif adapters:
+            weights += [down.weight for down, _, _ in adapters]
+            biases += [biases[0].new_zeros(sum(down.out_features for down, _, _ in adapters))] if biases else []
+            # Each layer reads its own part of what comes from all the adapters' A.
+            self.added = self._packed([torch.block_diag(*(up.weight * scaling for _, up, scaling in adapters))])
+        self.weight = self._packed(weights)
+        self.bias = torch.cat(biases).to(self.computed) if biases else None
         self.held: tuple[Tensor | None, tuple[Tensor, ...]] = (None, ())
         """What the states were, and what each layer made of them."""
 
@@ -99,6 +105,13 @@ class _Product:
     def _packed(self, weights: list[Tensor]) -> Tensor:
         whole = weights[0] if len(weights) == 1 else torch.cat(weights)
         return torch.ops.mkldnn._reorder_linear_weight(whole.detach().to(self.computed), None)
+
+
+def _merged(layer: _Layer) -> Tensor:
+    """What an adapted layer's product would be, in float32."""
+    assert layer.adapter is not None
+    down, up, scaling = layer.adapter
+    return torch.addmm(layer.base.weight.float(), up.weight.float(), down.weight.float(), alpha=scaling)
 
 
 def _linear(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

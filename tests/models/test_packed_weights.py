@@ -172,6 +172,21 @@ def test_adapters_are_part_of_the_product_of_what_they_read(targets: list[str], 
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("biased", [(), ("q_proj", "k_proj", "v_proj", "o_proj")])
+def test_adapters_in_float32_are_one_product_with_what_they_adapt(biased: tuple[str, ...]) -> None:
+    torch.manual_seed(0)
+    model = adapted(Attention(biased), targets=["q_proj", "k_proj", "v_proj", "o_proj"], lora_alpha=5).double()
+    states = torch.randn(64, 24)
+    exact = model(states.double())
+    model.float()
+    with packed_weights(model):
+        forwards = [vars(module)["forward"] for module in model.modules() if "forward" in vars(module)]
+        assert len(forwards) == 4 and all(forward.func.__self__.added is None for forward in forwards)
+        for got, part in zip(model(states), exact, strict=True):
+            torch.testing.assert_close(got.double(), part, rtol=1e-5, atol=1e-5)
+
+
+@torch.no_grad()
 def test_an_adapter_may_be_scaled_by_anything() -> None:
     torch.manual_seed(0)
     model = adapted(Attention(), targets=["q_proj", "k_proj", "v_proj"], lora_alpha=5)
