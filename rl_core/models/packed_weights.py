@@ -72,7 +72,8 @@ class _Product:
         self.kept = bases[0].weight.dtype
         self.computed = product_dtype(bases[0].weight)
         self.sizes = [base.out_features for base in bases]
-        weights, biases = [base.weight for base in bases], [base.bias for base in bases if base.bias is not None]
+        weights: list[Tensor] = [base.weight for base in bases]
+        biases: list[Tensor] = [base.bias for base in bases if base.bias is not None]
         self.added: Tensor | None = None
         if adapters and self.computed is torch.float32:
             weights = [_merged(layer) for layer in layers]
