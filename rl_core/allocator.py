@@ -10,12 +10,12 @@ import ctypes
 import os
 
 # Numbers of glibc's malloc.h.
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
+M_TRIM_THRESHOLD, M_MMAP_MAX, M_ARENA_MAX = -1, -4, -8
 SETTINGS = (
     # All threads, that of the backward pass among them, share what is free.
     (M_ARENA_MAX, 1),
-    # The most that it takes; larger blocks are the system's as before.
-    (M_MMAP_THRESHOLD, 2**25),
+    # Large blocks come from there, too.
+    (M_MMAP_MAX, 0),
     (M_TRIM_THRESHOLD, 2**31 - 1),
 )
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from rl_core.errors import ModelError
+from rl_core.models import tile_attention
 from rl_core.models.layer_types import other_layers
 from rl_core.models.shared_prompts import SharedRows
 
@@ -77,8 +78,12 @@ def _attend_row_by_row(
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
     def attend(*states: Tensor) -> Tensor:
-        q, k, v = [state.float() for state in states] if _is_faster_wide(query) else states
+        q, k, v = states
         mask = _window_mask(q.shape[2], sliding_window, query.device)
+        if mask is None and tile_attention.suits(q, **{"is_causal": module.is_causal} | kwargs):
+            return tile_attention.attend_causally(q, k, v, kwargs["scaling"]).transpose(1, 2)
+        if _is_faster_wide(query):
+            q, k, v = q.float(), k.float(), v.float()
         return sdpa_attention_forward(module, q, k, v, mask, **kwargs)[0].to(query.dtype)
 
     if shared_rows is not None:
@@ -95,7 +100,8 @@ def _attend_row_by_row(
 def _is_faster_wide(query: Tensor) -> bool:
     """Whether attention should run in float32: forward and backward take half the time of bfloat16 on CPUs whose
     bfloat16 products are not done in tiles (AMX)."""
-    return query.device.type == "cpu" and query.dtype == torch.bfloat16 and not torch.cpu._is_amx_tile_supported()
+    is_narrow = query.device.type == "cpu" and query.dtype == torch.bfloat16
+    return is_narrow and not tile_attention.multiplies_in_tiles(query)
 
 
 def _window_mask(length: int, sliding_window: int | None, device: torch.device) -> Tensor | None:

@@ -196,6 +196,19 @@ def undisturbed(tiny_recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.fixture(scope="session")
+def smoke_models(
+    tiny_model_dir: Path, tiny_vlm_dir: Path, tiny_sd3_dir: Path, tiny_unified_dir: Path
+) -> dict[str, str]:
+    """Variables that the smoke recipes read: tiny models in place of the embedded ones."""
+    return {
+        "SMOKE_MODEL": str(tiny_model_dir),
+        "SMOKE_VISION_MODEL": str(tiny_vlm_dir),
+        "SMOKE_DIFFUSION_MODEL": str(tiny_sd3_dir),
+        "SMOKE_UNIFIED_MODEL": str(tiny_unified_dir),
+    }
+
+
+@pytest.fixture(scope="session")
 def tiny_recipe(tmp_path_factory: pytest.TempPathFactory, tiny_model_dir: Path) -> Path:
     """A recipe on the tiny model: three iterations of four steps."""
     sums = {

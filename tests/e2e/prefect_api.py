@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from prefect.client.base import PrefectHttpxSyncClient
 
 DEADLINE_S = 300
+POLL_S = 0.5
+"""A server takes some hundredths of a second of processor time to answer, which runs need."""
 ENDED = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 
 
@@ -53,9 +56,14 @@ class PrefectApi:
         return wait_until(ended, f"the end of flow run {run}", deadline_s)
 
     def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
-        with PrefectHttpxSyncClient(timeout=60) as client:
-            answer = client.request(method, f"{self.url}/{path}", json=body)
+        answer = _client().request(method, f"{self.url}/{path}", json=body)
         return answer.json() if answer.content else None
+
+
+@cache
+def _client() -> PrefectHttpxSyncClient:
+    """One for all; to make it takes longer than most calls do."""
+    return PrefectHttpxSyncClient(timeout=60)
 
 
 def wait_until(condition: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -> Any:
@@ -63,5 +71,5 @@ def wait_until(condition: Callable[[], Any], what: str, deadline_s: float = DEAD
     end = time.monotonic() + deadline_s
     while not (value := condition()):
         assert time.monotonic() < end, f"waited {deadline_s} s for {what}"
-        time.sleep(0.2)
+        time.sleep(POLL_S)
     return value
