@@ -104,6 +104,9 @@ bench-logprob: $(STAMP) ## time and memory of log-probabilities over 49,152 word
 bench-products: $(STAMP) ## time matrix products in bfloat16 as torch computes them beside ours
 	$(BIN)/python -m benchmarks.products
 
+bench-attention: $(STAMP) ## time attention in bfloat16, forward and backward: ours beside torch's, by length of the rows
+	$(BIN)/python -m benchmarks.attention
+
 bench-prep: $(STAMP) ## time preparation of an archive of small images beside unzip: IMAGES=20000
 	$(BIN)/python -m benchmarks.prep --images $(IMAGES)
 

@@ -69,7 +69,8 @@ def device_plan(recipe: Recipe) -> str:
     alone = "".join(f", {devices} only {does}" for does, devices in parts.items() if devices)
     return (
         f"{placement.num_devices} {placement.device} worker(s){alone}{shared} on {where}; {rows} rows a step, "
-        f"{rows // recipe.writing.placement.num_replicas} a replica, in micro-batches of {placement.micro_batch_size}"
+        f"{rows // recipe.writing.placement.num_replicas} a replica, in micro-batches of "
+        f"{placement.micro_batch_size or 'a size that suits the processor'}"
     )
 
 

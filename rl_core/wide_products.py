@@ -27,6 +27,13 @@ def has_bfloat16_products() -> bool:
     return torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
+def multiplies_in_tiles(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether products in this format run in the tiles of a processor (AMX), which small ones do not fill."""
+    import torch
+
+    return device.type == "cpu" and dtype is torch.bfloat16 and torch.cpu._is_amx_tile_supported()
+
+
 def product_dtype(tensor: Tensor) -> torch.dtype:
     """The format in which products with such a tensor are quickest: its own, or float32 in the place of bfloat16."""
     import torch

@@ -6,6 +6,11 @@ from pydantic import Field, model_validator
 
 from schemas.section import Section
 
+ROWS_OF_A_PASS = 8
+"""Rows in one forward and backward pass, where nothing is said."""
+TOKENS_OF_A_PASS = 4096
+"""Tokens, padding and repeated prompts included, that fill the products of a processor that multiplies in tiles."""
+
 
 class PlacementConfig(Section):
     """Where it runs; usually taken whole from a profile."""
@@ -22,8 +27,9 @@ class PlacementConfig(Section):
     """Workers that share each sequence while training; times `tp_size` it divides the model's attention heads."""
     threads_per_device: int = Field(default=0, ge=0)
     """CPU threads per worker; 0 shares the machine's cores out evenly."""
-    micro_batch_size: int = Field(default=8, ge=1)
-    """Rows in one forward and backward pass."""
+    micro_batch_size: int | None = Field(default=None, ge=1)
+    """Rows in one forward and backward pass. Unset: 8, and where a processor multiplies in tiles (AMX) as many as
+    fill its products, about 4096 tokens."""
     max_tokens_per_micro_batch: int | None = Field(default=None, ge=1)
     """Pack rows without padding into passes of at most so many tokens, instead of `micro_batch_size` padded rows."""
     share_prompts: bool = True

@@ -18,6 +18,7 @@ from rl_core.errors import ModelError
 from rl_core.models import tile_attention
 from rl_core.models.layer_types import other_layers
 from rl_core.models.shared_prompts import SharedRows
+from rl_core.wide_products import multiplies_in_tiles
 
 ROW_BY_ROW = "sdpa_row_by_row"
 """Name under which transformers knows the attention of this file; without packed rows it is `sdpa`."""
@@ -77,10 +78,12 @@ def _attend_row_by_row(
 ) -> tuple[Tensor, None]:
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
+    settings: dict[str, Any] = {"is_causal": module.is_causal} | kwargs
+
     def attend(*states: Tensor) -> Tensor:
         q, k, v = states
         mask = _window_mask(q.shape[2], sliding_window, query.device)
-        if mask is None and tile_attention.suits(q, **{"is_causal": module.is_causal} | kwargs):
+        if mask is None and tile_attention.suits(q, **settings):
             return tile_attention.attend_causally(q, k, v, kwargs["scaling"]).transpose(1, 2)
         if _is_faster_wide(query):
             q, k, v = q.float(), k.float(), v.float()
@@ -101,7 +104,7 @@ def _is_faster_wide(query: Tensor) -> bool:
     """Whether attention should run in float32: forward and backward take half the time of bfloat16 on CPUs whose
     bfloat16 products are not done in tiles (AMX)."""
     is_narrow = query.device.type == "cpu" and query.dtype == torch.bfloat16
-    return is_narrow and not tile_attention.multiplies_in_tiles(query)
+    return is_narrow and not multiplies_in_tiles(query.device, query.dtype)
 
 
 def _window_mask(length: int, sliding_window: int | None, device: torch.device) -> Tensor | None:

@@ -15,16 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rl_core.wide_products import multiplies_in_tiles
+
 MAX_LENGTH = 512
 """Positions of a row, above which torch is quicker."""
 CHUNK_WEIGHTS = 2**19
 """Attention weights that exist at once; those of one row at least."""
 _forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-
-
-def multiplies_in_tiles(query: Tensor) -> bool:
-    """Whether products of such a tensor are computed in tiles."""
-    return query.is_cpu and query.dtype == torch.bfloat16 and torch.cpu._is_amx_tile_supported()
 
 
 def suits(
@@ -38,7 +35,7 @@ def suits(
 ) -> bool:
     """Whether `attend_causally` is right and quick, by what transformers passes to an attention without a mask."""
     is_plain = is_causal and not dropout and scaling is not None and position_bias is None
-    return is_plain and query_BHLD.shape[2] <= MAX_LENGTH and multiplies_in_tiles(query_BHLD)
+    return is_plain and query_BHLD.shape[2] <= MAX_LENGTH and multiplies_in_tiles(query_BHLD.device, query_BHLD.dtype)
 
 
 def attend_causally(query_BHLD: Tensor, key_BKLD: Tensor, value_BKLD: Tensor, scale: float) -> Tensor:
@@ -61,20 +58,21 @@ class _TileAttention(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         _, heads, length, _ = grad.shape
         size = max(CHUNK_WEIGHTS // (heads * length * length), 1)
-        chunks = zip(*(tensor.split(size) for tensor in (grad, *ctx.saved_tensors)), strict=True)
-        parts = [_gradients(*chunk, ctx.scale) for chunk in chunks]
+        saved: tuple[Any, ...] = ctx.saved_tensors
+        chunks: Any = zip(*(tensor.split(size) for tensor in (grad, *saved)), strict=True)
+        parts = [_gradients(*chunk, scale=ctx.scale) for chunk in chunks]
         return (*(torch.cat(part) for part in zip(*parts, strict=True)), None)
 
 
 def _gradients(
-    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, normaliser_BHL: Tensor, scale: float
+    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, normaliser_BHL: Tensor, *, scale: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Those of query, key and value.
 
     What is subtracted from a product (the normaliser, the row sum) rides along in columns of its own: the difference is
     rounded to bfloat16 once, not each of its sides.
     """
-    rows, heads, length, size = query.shape
+    rows, _, length, size = query.shape
     matrices = rows * key.shape[1]
     row_sum_BHL = torch.linalg.vecdot(grad.float(), out.float())
     ones = key.new_ones(()).expand(*key.shape[:-1], 2)
@@ -87,9 +85,8 @@ def _gradients(
     grad_query = torch.bmm(slopes, key)[..., :size].mul_(scale)
     grad_key = torch.bmm(slopes.mT, query)[..., :size]
     grad_value = torch.bmm(weights.mT, grad)[..., :size]
-    return grad_query.view(rows, heads, length, size), *(
-        tensor.view(rows, -1, length, size) for tensor in (grad_key, grad_value)
-    )
+    shape = rows, -1, length, size
+    return grad_query.view(shape), grad_key.view(shape), grad_value.view(shape)
 
 
 def _with_columns(tensor: Tensor, column: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from typing import Any
 
 from rl_core.algorithms import algorithms
+from schemas.placement import ROWS_OF_A_PASS, TOKENS_OF_A_PASS
 from schemas.policy import FSDPMode
 from schemas.recipe import EmaFullConfig, Recipe
 from schemas.section import DType
@@ -96,10 +97,8 @@ def _activations(recipe: Recipe, shape: dict[str, Any]) -> dict[str, float]:
     hidden, layers = shape["hidden_size"], shape["num_hidden_layers"]
     width = WIDTHS[recipe.fsdp.param_dtype]
     length = recipe.data.max_prompt_length + rollout.max_new_tokens
-    tokens = placement.max_tokens_per_micro_batch or placement.micro_batch_size * length
-    scored = min(tokens, placement.micro_batch_size * rollout.max_new_tokens)
-    if placement.max_tokens_per_micro_batch:
-        scored = tokens * rollout.max_new_tokens / length
+    tokens = placement.max_tokens_per_micro_batch or _tokens_of_a_pass(recipe, length)
+    scored = tokens * rollout.max_new_tokens / length
     kept_blocks = 1 if recipe.fsdp.activation_checkpointing else layers
     kv_heads = shape.get("num_key_value_heads") or shape["num_attention_heads"]
     head_dim = shape.get("head_dim") or hidden // shape["num_attention_heads"]
@@ -111,6 +110,15 @@ def _activations(recipe: Recipe, shape: dict[str, Any]) -> dict[str, float]:
         "logits": min(scored / placement.sp_size, CHUNK_TOKENS) * shape["vocab_size"] * 4 * 3,
         KV_CACHE: decoded * length * 2 * layers * kv_heads * head_dim * width / placement.tp_size,
     }
+
+
+def _tokens_of_a_pass(recipe: Recipe, length: int) -> int:
+    """At most, without packing: whether the processor multiplies in tiles is known where it works."""
+    placement = recipe.placement
+    if placement.micro_batch_size:
+        return placement.micro_batch_size * length
+    may_fill_tiles = placement.device == "cpu" and recipe.fsdp.param_dtype is DType.BFLOAT16
+    return max(ROWS_OF_A_PASS * length, TOKENS_OF_A_PASS if may_fill_tiles else 0)
 
 
 def _num_trained(recipe: Recipe, shape: dict[str, Any]) -> int:

@@ -18,6 +18,7 @@ from rl_core.train import micro_batches
 from rl_core.train.fsdp import FSDPBackend
 from rl_core.train.micro_batches import MiniBatch, Rows
 from rl_core.train.result import TrainStepResult, UpdateResult
+from schemas.placement import ROWS_OF_A_PASS
 
 
 class SegmentStack(ABC):
@@ -27,9 +28,9 @@ class SegmentStack(ABC):
     micro-batches and rank count. Rows without a set `response_mask` take no part; the algorithm's `rows_per_unit`
     adjacent rows stay in one micro-batch.
 
-    Args: micro_batch_size: rows of a pass. skip_zero_advantages: leave rows whose advantages are all 0 out of the
-    passes, where the algorithm says that they change nothing; they still count in the denominators. max_length: the
-    constant of `seq-mean-token-sum-norm`; unset takes the width of each rollout.
+    Args: micro_batch_size: rows of a pass; unset leaves it to the stack. skip_zero_advantages: leave rows whose
+    advantages are all 0 out of the passes, where the algorithm says that they change nothing; they still count in the
+    denominators. max_length: the constant of `seq-mean-token-sum-norm`; unset takes the width of each rollout.
     """
 
     needs_advantages: ClassVar[bool] = True
@@ -40,7 +41,7 @@ class SegmentStack(ABC):
         fsdp_backend: FSDPBackend,
         algorithm: StageAlgorithm,
         *,
-        micro_batch_size: int,
+        micro_batch_size: int | None = None,
         num_mini_batches: int = 1,
         num_updates_per_batch: int = 1,
         max_grad_norm: float = 1.0,
@@ -48,7 +49,8 @@ class SegmentStack(ABC):
         max_length: int | None = None,
     ) -> None:
         check_multi_update(algorithm, num_updates_per_batch)
-        self.backend, self.algorithm, self.micro_batch_size = fsdp_backend, algorithm, micro_batch_size
+        self.backend, self.algorithm = fsdp_backend, algorithm
+        self.micro_batch_size = micro_batch_size or ROWS_OF_A_PASS
         self.num_mini_batches, self.num_updates_per_batch = num_mini_batches, num_updates_per_batch
         self.max_grad_norm, self.max_length = max_grad_norm, max_length
         self.skips = skip_zero_advantages and self.needs_advantages and algorithm.vanishes_without_advantage

@@ -16,6 +16,9 @@ from rl_core.train import micro_batches
 from rl_core.train.fsdp import FSDPBackend
 from rl_core.train.micro_batches import MiniBatch, Rows
 from rl_core.train.segments import SegmentStack, drift
+from rl_core.train.sharding import DTYPES
+from rl_core.wide_products import multiplies_in_tiles
+from schemas.placement import TOKENS_OF_A_PASS
 
 
 class TrainStack(SegmentStack):
@@ -24,9 +27,10 @@ class TrainStack(SegmentStack):
     The shard also needs `input_ids, attention_mask, position_ids` [B, P+T], and `rollout_log_probs` [B, T] where a
     rollout reported them.
 
-    Args: max_tokens_per_micro_batch: instead of a number of rows, pack them into passes of that size. share_prompts:
-    compute the prompt of siblings once in a pass, if the model can; siblings are adjacent rows, and passes then take
-    rows in order.
+    Args: micro_batch_size: rows of a pass; unset lets a processor that multiplies in tiles take as many as fill them.
+    max_tokens_per_micro_batch: instead of a number of rows, pack them into passes of that size. share_prompts: compute
+    the prompt of siblings once in a pass, if the model can; siblings are adjacent rows, and passes then take rows in
+    order.
     """
 
     def __init__(
@@ -34,15 +38,20 @@ class TrainStack(SegmentStack):
         fsdp_backend: FSDPBackend,
         algorithm: StageAlgorithm,
         *,
+        micro_batch_size: int | None = None,
         max_tokens_per_micro_batch: int | None = None,
         share_prompts: bool = False,
         temperature: float = 1.0,
         **options: Any,
     ) -> None:
-        super().__init__(fsdp_backend, algorithm, **options)
-        self.max_tokens, self.temperature = max_tokens_per_micro_batch, temperature
-        if self.max_tokens is not None:
+        super().__init__(fsdp_backend, algorithm, micro_batch_size=micro_batch_size, **options)
+        self.temperature = temperature
+        self.packs = max_tokens_per_micro_batch is not None
+        if self.packs:
             fsdp_backend.enable_packing()
+        computed = DTYPES[fsdp_backend.fsdp_cfg.param_dtype]
+        fills_tiles = micro_batch_size is None and multiplies_in_tiles(fsdp_backend.device, computed)
+        self.max_tokens = max_tokens_per_micro_batch or (TOKENS_OF_A_PASS if fills_tiles else None)
         self.share_prompts = share_prompts and fsdp_backend.enable_prompt_sharing()
 
     @distributed(Dispatch.DP_SCATTER, Collect.JOIN)
@@ -139,7 +148,7 @@ class TrainStack(SegmentStack):
             temperature=temperature or self.temperature,
             with_entropy=with_entropy,
             entropy_grad=self.algorithm.needs_entropy,
-            packed=self.max_tokens is not None,
+            packed=self.packs,
             share_prompts=self.share_prompts,
             media_B=list(micro.non_tensor_batch.get("media", ())) or None,
         )

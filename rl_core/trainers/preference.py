@@ -18,6 +18,7 @@ from rl_core.rank_info import TrainTopology
 from rl_core.rollout.pairs import SCORES, SIDES, PairEngine
 from rl_core.trainers.base import prompt_batch
 from rl_core.trainers.text import TextTrainer
+from schemas.placement import ROWS_OF_A_PASS
 from schemas.preference import ReferenceMode
 
 PAIRS_AT_ONCE = 256
@@ -68,7 +69,7 @@ class PreferenceTrainer(TextTrainer):
                 recipe.preference,
                 recipe.model.chat_template_kwargs,
                 beta=self.algorithm.config.beta,
-                micro_batch_size=placed.micro_batch_size,
+                micro_batch_size=placed.micro_batch_size or ROWS_OF_A_PASS,
             )
         self.groups = [whole]
         self._references: list[ReferenceStore] = []

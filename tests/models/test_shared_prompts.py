@@ -4,11 +4,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from rl_core.data_proto import DataProto
 from rl_core.errors import ModelError
+from rl_core.models import tile_attention
 from rl_core.models.causal_lm import CausalLMPolicy
 from rl_core.rollout.decode import positions_of
 from tests.policy_outcome import outcome
@@ -84,6 +85,27 @@ def test_shared_prompts_give_the_same_log_probs_and_gradients(family: str) -> No
     for name, gradient in shared[2].items():
         torch.testing.assert_close(gradient, plain[2][name], atol=1e-5, rtol=1e-4, msg=name)
     assert max(float(gradient.abs().max()) for gradient in plain[2].values()) > 1
+
+
+def test_attention_in_tiles_gives_the_same_but_for_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, policy = siblings(), policy_of("llama").bfloat16()
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
+    assert policy.enable_prompt_sharing()
+    plain = outcome(policy, rows, share_prompts=True)
+    lengths: list[int] = []
+    attend = tile_attention.attend_causally
+
+    def watched(query: Tensor, *others: Any) -> Tensor:
+        lengths.append(query.shape[2])
+        return attend(query, *others)
+
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
+    monkeypatch.setattr(tile_attention, "attend_causally", watched)
+    tiled = outcome(policy, rows, share_prompts=True)
+    assert max(lengths) > NUM_RESPONSE
+    assert (tiled[0] - plain[0]).norm() < 0.02 * plain[0].norm()
+    for name, gradient in tiled[2].items():
+        assert (gradient - plain[2][name]).norm() < 0.05 * plain[2][name].norm(), name
 
 
 # transformers is about to rename how checkpointing is asked for.

@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -18,6 +19,7 @@ from rl_core.rank_info import RankInfo
 from rl_core.train.result import TrainStepResult, UpdateResult
 from rl_core.train.segments import check_multi_update
 from rl_core.train.stack import TrainStack
+from schemas.policy import FSDPConfig
 from tests.train.jobs import (
     LORA,
     WITH_KL,
@@ -57,6 +59,22 @@ def test_several_updates_need_an_algorithm_that_allows_them() -> None:
             check_multi_update(algorithm, 2)
     with pytest.raises(RecipeError, match="Once trains once"):
         TrainStack(None, Once(None), micro_batch_size=1, num_updates_per_batch=2)  # type: ignore[arg-type]
+
+
+def test_passes_fill_the_tiles_of_a_processor_where_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 64 rows of 100 tokens, 40 would fit in 4096: two even passes, and eight of 8 rows elsewhere."""
+    computed = SimpleNamespace(fsdp_cfg=FSDPConfig(), device=torch.device("cpu"))
+    algorithm_cls, config = algorithms.resolve({"name": "grpo"}, "algorithm")
+    units = [[row] for row in range(64)]
+
+    def sizes(has_tiles: bool, **said: int) -> list[int]:
+        monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: has_tiles)
+        stack: Any = TrainStack(computed, algorithm_cls(config), **said)  # type: ignore[arg-type]
+        return [len(part) for part in stack._cut(units, [100] * 64)]
+
+    assert sizes(True) == [32, 32]
+    assert sizes(False) == [8] * 8
+    assert sizes(True, micro_batch_size=16) == [16] * 4
 
 
 def anchored(rank_info: RankInfo, setup: Setup) -> dict[str, Any]:

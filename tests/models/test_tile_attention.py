@@ -1,0 +1,68 @@
+"""Attention whose backward pass is whole products gives what attention gives."""
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from rl_core.models import tile_attention
+from rl_core.models.tile_attention import attend_causally, suits
+
+ROUNDING = 0.01
+"""Of bfloat16 in a chain of a few products, relative to the norm of the whole."""
+
+
+def states(rows: int, heads: int, key_heads: int, length: int) -> list[Tensor]:
+    """Query, key, value and the gradient of the result, laid out as a model's are."""
+    counts, draw = (heads, key_heads, key_heads, heads), torch.Generator().manual_seed(0)
+    return [
+        torch.randn(rows, length, count, 32, generator=draw).bfloat16().transpose(1, 2).requires_grad_()
+        for count in counts
+    ]
+
+
+def error(found: Tensor, exact: Tensor) -> float:
+    """Relative to the norm of what is exact."""
+    return ((found.double() - exact).norm() / exact.norm()).item()
+
+
+@pytest.mark.parametrize("scale", [32**-0.5, 0.3])
+@pytest.mark.parametrize("shape", [(3, 9, 3, 107), (5, 4, 4, 33), (1, 6, 2, 2)], ids=str)
+def test_result_and_gradients_are_those_of_attention_in_float64(
+    shape: tuple[int, int, int, int], scale: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a batch is cut: three chunks of the first one."""
+    monkeypatch.setattr(tile_attention, "CHUNK_WEIGHTS", 9 * 107**2)
+    *inputs, grad = states(*shape)
+    exact = [state.detach().double().requires_grad_() for state in inputs]
+    expected = scaled_dot_product_attention(exact[0], exact[1], exact[2], is_causal=True, enable_gqa=True, scale=scale)
+    found = attend_causally(inputs[0], inputs[1], inputs[2], scale)
+    assert error(found, expected) < ROUNDING
+    pairs = zip(
+        torch.autograd.grad(found, inputs, grad), torch.autograd.grad(expected, exact, grad.double()), strict=True
+    )
+    for ours, theirs in pairs:
+        assert ours.dtype == torch.bfloat16
+        assert error(ours, theirs) < ROUNDING
+
+
+def test_scores_that_would_overflow_behind_the_mask_leave_no_trace() -> None:
+    """A later position may fit a query much better than all that it sees."""
+    query, key, value, grad = states(1, 1, 1, 40)
+    with torch.no_grad():
+        key[:, :, -1] = 400 * query[:, :, 3]
+    found = torch.autograd.grad(attend_causally(query, key, value, 1.0), [query, key, value], grad)
+    assert all(bool(one.isfinite().all()) for one in found)
+
+
+def test_it_is_for_plain_causal_rows_in_bfloat16_on_a_processor_with_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
+    query = states(1, 2, 2, 8)[0]
+    plain = {"is_causal": True, "scaling": 0.5}
+    assert suits(query, **plain)
+    assert not suits(query.float(), **plain)
+    assert not suits(query.repeat(1, 1, 100, 1), **plain)
+    for other in ({"is_causal": False}, {"dropout": 0.1}, {"scaling": None}, {"position_bias": query}):
+        assert not suits(query, **plain | other)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
+    assert not suits(query, **plain)
