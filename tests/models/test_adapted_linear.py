@@ -1,6 +1,8 @@
 """An adapted layer trains as peft's own does, and hands what is more than two products back to it."""
 
 import copy
+from collections import defaultdict
+from statistics import mean
 from typing import Any
 
 import pytest
@@ -44,14 +46,21 @@ def test_it_gives_what_peft_gives(rows: tuple[int, ...], biased: bool) -> None:
 
 
 def test_in_bfloat16_it_is_no_further_from_the_truth_than_peft() -> None:
-    exact, states = adapted(lora_alpha=5), torch.randn(256, 12).bfloat16()
+    """On average: in one draw either may be twice as near, and which, depends on the processor."""
+    exact = adapted(lora_alpha=5)
     layer = copy.deepcopy(exact).bfloat16()
     exact.load_state_dict(layer.state_dict())
-    truth = trained(AdaptedLinear.forward, exact, states.double())
-    ours, peft = (trained(kind.forward, layer, states) for kind in (AdaptedLinear, lora.Linear))
-    for name, value in truth.items():
-        away, allowed = ((got[name] - value).norm() / value.norm() for got in (ours, peft))
-        assert ours[name].dtype == torch.bfloat16
+    distances: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for seed in range(40):
+        states = torch.randn(256, 12, generator=torch.Generator().manual_seed(seed)).bfloat16()
+        truth = trained(AdaptedLinear.forward, exact, states.double())
+        ours, peft = (trained(kind.forward, layer, states) for kind in (AdaptedLinear, lora.Linear))
+        for name, value in truth.items():
+            assert ours[name].dtype == torch.bfloat16
+            away, allowed = (float((got[name] - value).norm() / value.norm()) for got in (ours, peft))
+            distances[name].append((away, allowed))
+    for name, pairs in distances.items():
+        away, allowed = map(mean, zip(*pairs, strict=True))
         assert away <= 1.1 * allowed + 1e-4, name
 
 
