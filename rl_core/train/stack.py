@@ -49,10 +49,11 @@ class TrainStack(SegmentStack):
         self.packs = max_tokens_per_micro_batch is not None
         if self.packs:
             fsdp_backend.enable_packing()
-        computed = DTYPES[fsdp_backend.fsdp_cfg.param_dtype]
-        fills_tiles = micro_batch_size is None and multiplies_in_tiles(fsdp_backend.device, computed)
-        self.max_tokens = max_tokens_per_micro_batch or (TOKENS_OF_A_PASS if fills_tiles else None)
         self.share_prompts = share_prompts and fsdp_backend.enable_prompt_sharing()
+        # Rows that are padded to the longest of a pass would be more than their tokens.
+        may_fill = micro_batch_size is None and self.share_prompts
+        fills_tiles = may_fill and multiplies_in_tiles(fsdp_backend.device, DTYPES[fsdp_backend.fsdp_cfg.param_dtype])
+        self.max_tokens = max_tokens_per_micro_batch or (TOKENS_OF_A_PASS if fills_tiles else None)
 
     @distributed(Dispatch.DP_SCATTER, Collect.JOIN)
     def measure(self, shard: DataProto) -> DataProto | None:
