@@ -17,7 +17,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from benchmarks import page
 from benchmarks.products import least_ms
-from rl_core.models.tile_attention import attend_causally
+from rl_core.models.tile_attention import attend
 
 HEADS, KEY_HEADS, SIZE = 9, 3, 64
 LENGTHS = (64, 107, 256, 512, 1024)
@@ -37,7 +37,7 @@ def wide(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 def ours(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """Backward in whole products."""
-    return attend_causally(query, key, value, SCALE)
+    return attend(query, key, value, SCALE)
 
 
 def forward_and_backward_ms(attend: Attend, rows: int, length: int, repeats: int) -> float:

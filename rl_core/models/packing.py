@@ -13,11 +13,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 
 from rl_core.errors import ModelError
 from rl_core.models import tile_attention
 from rl_core.models.layer_types import other_layers
-from rl_core.models.shared_prompts import SharedRows
+from rl_core.models.rectangles import Rectangle, Rectangles
 from rl_core.wide_products import multiplies_in_tiles
 
 ROW_BY_ROW = "sdpa_row_by_row"
@@ -73,31 +74,40 @@ def _attend_row_by_row(
     attention_mask: Tensor | None,
     cu_seq_lens_q: Tensor | None = None,
     sliding_window: int | None = None,
-    shared_rows: SharedRows | None = None,
+    rectangles: Rectangles | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
     settings: dict[str, Any] = {"is_causal": module.is_causal} | kwargs
 
-    def attend(*states: Tensor) -> Tensor:
-        q, k, v = states
-        mask = _window_mask(q.shape[2], sliding_window, query.device)
-        if mask is None and tile_attention.suits(q, **settings):
-            return tile_attention.attend_causally(q, k, v, kwargs["scaling"]).transpose(1, 2)
-        if _is_faster_wide(query):
-            q, k, v = q.float(), k.float(), v.float()
+    def attend(shape: Rectangle, *states: Tensor) -> Tensor:
+        q, k, v = (part.float() if _is_faster_wide(part) else part for part in states)
+        mask = shape.mask(sliding_window, q.dtype)
+        if tile_attention.suits(q, k, **settings):
+            return tile_attention.attend(q, k, v, kwargs["scaling"], mask).transpose(1, 2)
+        if mask is not None and q.is_cpu and not kwargs.keys() & {"position_bias", "is_causal"}:
+            # transformers would repeat the keys for every head that shares them.
+            dropout, scale = kwargs.get("dropout", 0.0), kwargs.get("scaling")
+            answers = scaled_dot_product_attention(q, k, v, mask, dropout, scale=scale, enable_gqa=True)
+            return answers.transpose(1, 2).to(query.dtype)
         return sdpa_attention_forward(module, q, k, v, mask, **kwargs)[0].to(query.dtype)
 
-    if shared_rows is not None:
-        rectangles = zip(*(shared_rows.spread(states) for states in (query, key, value)), strict=True)
-        return shared_rows.collect([attend(*rectangle) for rectangle in rectangles]), None
+    if rectangles is not None:
+        queries, keys, values = (
+            places.spread(states)
+            for places, states in ((rectangles.queries, query), (rectangles.keys, key), (rectangles.keys, value))
+        )
+        parts = zip(rectangles.shapes, queries, keys, values, strict=True)
+        return rectangles.queries.collect([attend(*part) for part in parts]), None
     if cu_seq_lens_q is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
     lengths_R = [stop - start for start, stop in pairwise(cu_seq_lens_q.tolist())]
+    start_R = cu_seq_lens_q.new_zeros(1)
     # Not slices: the gradient of each would be a whole sequence of zeros around it.
     rows = zip(*(states.split(lengths_R, dim=2) for states in (query, key, value)), strict=True)
-    return torch.cat([attend(*row) for row in rows], dim=1), None
+    squares = [attend(Rectangle(length, length, start_R), *row) for length, row in zip(lengths_R, rows, strict=True)]
+    return torch.cat(squares, dim=1), None
 
 
 def _is_faster_wide(query: Tensor) -> bool:
@@ -105,12 +115,3 @@ def _is_faster_wide(query: Tensor) -> bool:
     bfloat16 products are not done in tiles (AMX)."""
     is_narrow = query.device.type == "cpu" and query.dtype == torch.bfloat16
     return is_narrow and not multiplies_in_tiles(query.device, query.dtype)
-
-
-def _window_mask(length: int, sliding_window: int | None, device: torch.device) -> Tensor | None:
-    """[1, 1, length, length] where a window cuts the row; None where plain causal attention is meant."""
-    if sliding_window is None or length <= sliding_window:
-        return None
-    position = torch.arange(length, device=device)
-    distance = position[:, None] - position[None]
-    return ((distance >= 0) & (distance < sliding_window))[None, None]

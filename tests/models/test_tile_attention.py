@@ -6,7 +6,8 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from rl_core.models import tile_attention
-from rl_core.models.tile_attention import attend_causally, suits
+from rl_core.models.rectangles import Rectangle
+from rl_core.models.tile_attention import attend, suits
 
 ROUNDING = 0.01
 """Of bfloat16 in a chain of a few products, relative to the norm of the whole."""
@@ -36,7 +37,7 @@ def test_result_and_gradients_are_those_of_attention_in_float64(
     *inputs, grad = states(*shape)
     exact = [state.detach().double().requires_grad_() for state in inputs]
     expected = scaled_dot_product_attention(exact[0], exact[1], exact[2], is_causal=True, enable_gqa=True, scale=scale)
-    found = attend_causally(inputs[0], inputs[1], inputs[2], scale)
+    found = attend(inputs[0], inputs[1], inputs[2], scale)
     assert error(found, expected) < ROUNDING
     pairs = zip(
         torch.autograd.grad(found, inputs, grad), torch.autograd.grad(expected, exact, grad.double()), strict=True
@@ -46,12 +47,30 @@ def test_result_and_gradients_are_those_of_attention_in_float64(
         assert error(ours, theirs) < ROUNDING
 
 
+def test_queries_that_stand_later_in_their_rows_see_what_is_before_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tile_attention, "CHUNK_WEIGHTS", 4 * 12 * 30)
+    rectangle = Rectangle(12, 30, torch.tensor([18, 5, 0]))
+    mask = rectangle.mask(None, torch.bfloat16)
+    assert mask is not None
+    query, _, _, grad = (state[:, :, :12].detach().requires_grad_() for state in states(3, 4, 2, 30))
+    inputs = [query, *states(3, 4, 2, 30)[1:3]]
+    exact = [state.detach().double().requires_grad_() for state in inputs]
+    expected = scaled_dot_product_attention(*exact, mask.double(), enable_gqa=True, scale=0.2)
+    found = attend(inputs[0], inputs[1], inputs[2], 0.2, mask)
+    assert error(found, expected) < ROUNDING
+    pairs = zip(
+        torch.autograd.grad(found, inputs, grad), torch.autograd.grad(expected, exact, grad.double()), strict=True
+    )
+    for ours, theirs in pairs:
+        assert error(ours, theirs) < ROUNDING
+
+
 def test_scores_that_would_overflow_behind_the_mask_leave_no_trace() -> None:
     """A later position may fit a query much better than all that it sees."""
     query, key, value, grad = states(1, 1, 1, 40)
     with torch.no_grad():
         key[:, :, -1] = 400 * query[:, :, 3]
-    found = torch.autograd.grad(attend_causally(query, key, value, 1.0), [query, key, value], grad)
+    found = torch.autograd.grad(attend(query, key, value, 1.0), [query, key, value], grad)
     assert all(bool(one.isfinite().all()) for one in found)
 
 
@@ -59,10 +78,10 @@ def test_it_is_for_plain_causal_rows_in_bfloat16_on_a_processor_with_tiles(monke
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
     query = states(1, 2, 2, 8)[0]
     plain = {"is_causal": True, "scaling": 0.5}
-    assert suits(query, **plain)
-    assert not suits(query.float(), **plain)
-    assert not suits(query.repeat(1, 1, 100, 1), **plain)
+    assert suits(query, query, **plain)
+    assert not suits(query.float(), query, **plain)
+    assert not suits(query, query.repeat(1, 1, 100, 1), **plain)
     for other in ({"is_causal": False}, {"dropout": 0.1}, {"scaling": None}, {"position_bias": query}):
-        assert not suits(query, **plain | other)
+        assert not suits(query, query, **plain | other)
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
-    assert not suits(query, **plain)
+    assert not suits(query, query, **plain)

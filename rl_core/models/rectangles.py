@@ -1,0 +1,206 @@
+"""Rows of different lengths as rectangles for attention: queries a row a line, beside the keys that they see.
+
+What works token by token meets a sequence of tokens without padding. Attention copies queries, keys and values from it
+into rectangles, padding last, and takes back what each token got. A token asks at one place, and may be seen at
+several: the gradient of its key is the sum over those.
+
+Axes: N tokens of the sequence, M places in all rectangles, R rows of one, Q queries and L keys of a row, S tokens with
+several places, G places of the one with most, F features.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+FULLNESS = 0.75
+"""Rows share a rectangle as long as the shorter has this share of the longer's length."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """Tokens that see themselves and those before them; those from `start` on are the ones that ask."""
+
+    tokens: Tensor
+    start: int
+
+    @property
+    def num_keys(self) -> int:
+        """All tokens."""
+        return len(self.tokens)
+
+    @property
+    def num_queries(self) -> int:
+        """Those that ask."""
+        return len(self.tokens) - self.start
+
+
+@dataclass(frozen=True)
+class Rectangle:
+    """Rows of queries beside rows of keys."""
+
+    num_queries: int
+    num_keys: int
+    start_R: Tensor
+    """At which of its row's keys the first query stands."""
+    _masks: dict[Any, Tensor | None] = field(default_factory=dict, repr=False)
+
+    def mask(self, window: int | None, dtype: torch.dtype) -> Tensor | None:
+        """What is added to the scores, [R, 1, Q, L]; None where plain causal attention over squares is meant.
+
+        Args: window: how many keys a query sees at most, its own included.
+        """
+        if (window, dtype) not in self._masks:
+            self._masks[window, dtype] = self._mask(window, dtype)
+        return self._masks[window, dtype]
+
+    def _mask(self, window: int | None, dtype: torch.dtype) -> Tensor | None:
+        cut = window if window is not None and window < self.num_keys else None
+        if cut is None and not self.start_R.any():
+            return None
+        place_Q = torch.arange(self.num_queries, device=self.start_R.device)
+        place_L = torch.arange(self.num_keys, device=self.start_R.device)
+        distance_RQL = (self.start_R[:, None] + place_Q)[..., None] - place_L
+        hidden_RQL = distance_RQL < 0
+        if cut is not None:
+            hidden_RQL |= distance_RQL >= cut
+            # Far behind the end of a row nothing would be left to see, and a softmax over nothing is not a number.
+            hidden_RQL[..., 0] &= ~hidden_RQL.all(-1)
+        mask_RQL = torch.zeros(hidden_RQL.shape, dtype=dtype, device=hidden_RQL.device)
+        return mask_RQL.masked_fill_(hidden_RQL, float("-inf"))[:, None]
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where tokens stand in rectangles."""
+
+    shapes: list[tuple[int, int]]
+    """Rows and length of each rectangle."""
+    token_M: Tensor
+    """The token at each place; any at one that is padding."""
+    is_padding_M: Tensor | None
+    """None where no place is."""
+    place_N: Tensor
+    """A place of each token."""
+    repeated_S: Tensor
+    """The tokens with several places."""
+    places_SG: Tensor
+    """All of those; -1 where a token has fewer than others."""
+
+    def spread(self, states_BHND: Tensor) -> list[Tensor]:
+        """The states [1, heads, N, D] as one [rows, heads, length, D] per rectangle."""
+        num_heads = states_BHND.shape[1]
+        states_MF = _Spread.apply(states_BHND[0].transpose(0, 1).flatten(1), self)
+        parts = states_MF.split([rows * length for rows, length in self.shapes])  # type: ignore[union-attr]
+        return [
+            part.view(rows, length, num_heads, -1).transpose(1, 2)
+            for part, (rows, length) in zip(parts, self.shapes, strict=True)
+        ]
+
+    def collect(self, answers: list[Tensor]) -> Tensor:
+        """One [rows, length, heads, D] per rectangle back to [1, N, heads, D], where each token has a single place."""
+        tail = answers[0].shape[2:]
+        answers_MF = torch.cat([answer.flatten(0, 1).flatten(1) for answer in answers])
+        return _Collect.apply(answers_MF, self).unflatten(-1, tail)[None]  # type: ignore[union-attr]
+
+
+@dataclass(frozen=True)
+class Rectangles:
+    """Those of a sequence."""
+
+    shapes: list[Rectangle]
+    queries: Places
+    keys: Places
+
+
+def lay_out(rows: list[Row], num_tokens: int) -> Rectangles:
+    """Args: rows: each of the sequence's tokens asks in exactly one of them."""
+    groups = _alike(rows)
+    shapes = []
+    for group in groups:
+        starts = torch.tensor([row.start for row in group], device=group[0].tokens.device)
+        shapes.append(Rectangle(max(row.num_queries for row in group), max(row.num_keys for row in group), starts))
+    queries = _places([[row.tokens[row.start :] for row in group] for group in groups], num_tokens)
+    keys = _places([[row.tokens for row in group] for group in groups], num_tokens)
+    return Rectangles(shapes, queries, keys)
+
+
+def _alike(rows: list[Row]) -> list[list[Row]]:
+    """Those that share a rectangle: as many queries and as many keys, or nearly."""
+    groups: list[list[Row]] = []
+    for row in sorted(rows, key=lambda row: (-row.num_queries, -row.num_keys)):
+        if groups and all(
+            min(ours, theirs) >= FULLNESS * max(ours, theirs)
+            for other in groups[-1]
+            for ours, theirs in ((row.num_queries, other.num_queries), (row.num_keys, other.num_keys))
+        ):
+            groups[-1].append(row)
+        else:
+            groups.append([row])
+    return groups
+
+
+def _places(groups: list[list[Tensor]], num_tokens: int) -> Places:
+    """Of the tokens of rows that share a rectangle each."""
+    padded = [torch.nn.utils.rnn.pad_sequence(group, batch_first=True, padding_value=-1) for group in groups]
+    token_M = torch.cat([tokens.flatten() for tokens in padded])
+    is_padding_M = token_M < 0
+    place_M = (~is_padding_M).nonzero()[:, 0]
+    order_M = token_M[place_M].argsort(stable=True)
+    place_M = place_M[order_M]
+    count_N = torch.bincount(token_M[place_M], minlength=num_tokens)
+    first_N = count_N.cumsum(0) - count_N
+    repeated_S = (count_N > 1).nonzero()[:, 0]
+    turn_G = torch.arange(int(count_N.max()), device=token_M.device)
+    index_SG = (first_N[repeated_S, None] + turn_G).clamp_max(len(place_M) - 1)
+    places_SG = place_M[index_SG].masked_fill_(turn_G >= count_N[repeated_S, None], -1)
+    return Places(
+        shapes=[(len(tokens), tokens.shape[1]) for tokens in padded],
+        token_M=token_M.clamp_min(0),
+        is_padding_M=is_padding_M if is_padding_M.any() else None,
+        place_N=place_M[first_N],
+        repeated_S=repeated_S,
+        places_SG=places_SG,
+    )
+
+
+class _Spread(torch.autograd.Function):
+    """From tokens [N, F] to places [M, F]."""
+
+    @staticmethod
+    def forward(ctx: Any, states_NF: Tensor, places: Places) -> Tensor:
+        ctx.places = places
+        return states_NF.index_select(0, places.token_M)
+
+    @staticmethod
+    def backward(ctx: Any, grad_MF: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        places: Places = ctx.places
+        grad_NF = grad_MF.index_select(0, places.place_N)
+        if len(places.repeated_S):
+            grad_SGF = grad_MF.index_select(0, places.places_SG.flatten().clamp_min(0))
+            grad_SGF = grad_SGF.unflatten(0, places.places_SG.shape)
+            grad_SGF.masked_fill_((places.places_SG < 0)[..., None], 0)
+            # Their sum is rounded once, not at every place.
+            sum_SF = grad_SGF.sum(1, dtype=torch.promote_types(grad_MF.dtype, torch.float32))
+            grad_NF.index_copy_(0, places.repeated_S, sum_SF.to(grad_NF.dtype))
+        return grad_NF, None
+
+
+class _Collect(torch.autograd.Function):
+    """From places [M, F] to the tokens [N, F] that stand there."""
+
+    @staticmethod
+    def forward(ctx: Any, answers_MF: Tensor, places: Places) -> Tensor:
+        ctx.places = places
+        return answers_MF.index_select(0, places.place_N)
+
+    @staticmethod
+    def backward(ctx: Any, grad_NF: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        places: Places = ctx.places
+        grad_MF = grad_NF.index_select(0, places.token_M)
+        if places.is_padding_M is not None:
+            grad_MF.masked_fill_(places.is_padding_M[:, None], 0)
+        return grad_MF, None
