@@ -8,7 +8,7 @@ from schemas.section import Section
 
 ROWS_OF_A_PASS = 8
 """Rows in one forward and backward pass, where nothing is said."""
-TOKENS_OF_A_PASS = 4096
+TOKENS_OF_A_PASS = 8192
 """Tokens, repeated prompts included, that fill the products of a processor that multiplies in tiles."""
 
 
@@ -29,7 +29,7 @@ class PlacementConfig(Section):
     """CPU threads per worker; 0 shares the machine's cores out evenly."""
     micro_batch_size: int | None = Field(default=None, ge=1)
     """Rows in one forward and backward pass. Unset: 8, and where prompts are shared and a processor multiplies in
-    tiles (AMX) as many as fill its products, about 4096 tokens."""
+    tiles (AMX) as many as fill its products, about 8192 tokens."""
     max_tokens_per_micro_batch: int | None = Field(default=None, ge=1)
     """Pack rows without padding into passes of at most so many tokens, instead of `micro_batch_size` padded rows."""
     share_prompts: bool = True

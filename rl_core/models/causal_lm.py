@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from rl_core.errors import ModelError
 from rl_core.models import packing, shared_prompts
 from rl_core.models.chunked_log_probs import is_plain_head, linear_log_probs
+from rl_core.models.gated_mlp import use_gated_mlps
 from rl_core.models.media import PromptMedia
 from rl_core.models.rms_norm import use_quick_norms
 from rl_core.models.value_head import ValueHead
@@ -193,6 +194,7 @@ def load_model(auto_class: Any, source: str, config: ModelConfig, what: str) -> 
         reason = str(error).strip().splitlines()[0]
         raise ModelError(f"model.path {config.path}: cannot be loaded as a {what}: {reason}") from error
     use_quick_norms(model)
+    use_gated_mlps(model)
     return model
 
 

@@ -105,8 +105,8 @@ def _activations(recipe: Recipe, shape: dict[str, Any]) -> dict[str, float]:
     rows = recipe.training.prompts_per_step * rollout.samples_per_prompt * placement.tp_size // placement.num_devices
     decoded = min(rollout.max_batch_size, rows)
     return {
-        # About 20 hidden-sized tensors stay alive per block for the backward pass; of the other blocks, their input.
-        "activations": tokens * hidden * width * (20 * kept_blocks + layers - kept_blocks) / placement.sp_size,
+        # About 14 hidden-sized tensors stay alive per block for the backward pass; of the other blocks, their input.
+        "activations": tokens * hidden * width * (14 * kept_blocks + layers - kept_blocks) / placement.sp_size,
         "logits": min(scored / placement.sp_size, CHUNK_TOKENS) * shape["vocab_size"] * 4 * 3,
         KV_CACHE: decoded * length * 2 * layers * kv_heads * head_dim * width / placement.tp_size,
     }

@@ -113,8 +113,9 @@ def test_options_move_their_part() -> None:
     assert deferred["gradients before they are reduced"] == total * 4
     assert estimate(fsdp={"activation_checkpointing": True})["activations"] < plain["activations"] / 4
     packed = {**VALUES["placement"], "max_tokens_per_micro_batch": 768}
-    # The default recipe's longest row is 512 + 256 tokens; a micro-batch is eight of them.
-    assert estimate(placement=packed)["activations"] == plain["activations"] / 8
+    eight = {**VALUES["placement"], "micro_batch_size": 8}
+    # The default recipe's longest row is 512 + 256 tokens.
+    assert estimate(placement=packed)["activations"] == estimate(placement=eight)["activations"] / 8
 
 
 def test_offloaded_weights_are_not_on_the_device() -> None:

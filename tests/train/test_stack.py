@@ -62,20 +62,20 @@ def test_several_updates_need_an_algorithm_that_allows_them() -> None:
 
 
 def test_passes_fill_the_tiles_of_a_processor_where_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 64 rows of 100 tokens, 40 would fit in 4096: two even passes, and eight of 8 rows elsewhere."""
+    """Of 128 rows of 100 tokens, 81 would fit in 8192: two even passes, and sixteen of 8 rows elsewhere."""
     computed = SimpleNamespace(fsdp_cfg=FSDPConfig(), device=torch.device("cpu"), enable_prompt_sharing=lambda: True)
     algorithm_cls, config = algorithms.resolve({"name": "grpo"}, "algorithm")
-    units = [[row] for row in range(64)]
+    units = [[row] for row in range(128)]
 
     def sizes(has_tiles: bool, *, share_prompts: bool = True, **said: int) -> list[int]:
         monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: has_tiles)
         stack: Any = TrainStack(computed, algorithm_cls(config), share_prompts=share_prompts, **said)  # type: ignore[arg-type]
-        return [len(part) for part in stack._cut(units, [100] * 64)]
+        return [len(part) for part in stack._cut(units, [100] * 128)]
 
-    assert sizes(True) == [32, 32]
-    assert sizes(False) == [8] * 8
-    assert sizes(True, share_prompts=False) == [8] * 8, "padding would come on top"
-    assert sizes(True, micro_batch_size=16) == [16] * 4
+    assert sizes(True) == [64, 64]
+    assert sizes(False) == [8] * 16
+    assert sizes(True, share_prompts=False) == [8] * 16, "padding would come on top"
+    assert sizes(True, micro_batch_size=16) == [16] * 8
 
 
 def anchored(rank_info: RankInfo, setup: Setup) -> dict[str, Any]:
