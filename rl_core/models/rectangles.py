@@ -93,7 +93,7 @@ class Places:
     def spread(self, states_BHND: Tensor) -> list[Tensor]:
         """The states [1, heads, N, D] as one [rows, heads, length, D] per rectangle."""
         num_heads = states_BHND.shape[1]
-        states_MF = _Spread.apply(states_BHND[0].transpose(0, 1).flatten(1), self)
+        states_MF = _Spread.apply(states_BHND.squeeze(0).transpose(0, 1).flatten(1), self)
         parts = states_MF.split([rows * length for rows, length in self.shapes])  # type: ignore[union-attr]
         return [
             part.view(rows, length, num_heads, -1).transpose(1, 2)

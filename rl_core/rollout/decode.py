@@ -118,23 +118,23 @@ def decode(
     replies = [Reply([], [], sampling.cut_off(one)) for one in limit.tolist()]
     rows = torch.arange(len(replies), device=device)
     eos = torch.tensor(sampling.eos_ids, device=device)
-    for step in range(int(limits_P.max())):
-        tokens_R, log_probs_R = _draw(policy.choices(model.lm_head(hidden)), sampling.temperature, generator)
-        for row, token, log_prob in zip(rows.tolist(), tokens_R.tolist(), log_probs_R.tolist(), strict=True):
-            replies[row].token_ids.append(token)
-            replies[row].log_probs.append(log_prob)
-        finished_R = torch.isin(tokens_R, eos)
-        for row in rows[finished_R].tolist():
-            replies[row].stop_reason = StopReason.EOS
-        keep = (~finished_R & (limit > step + 1)).nonzero()[:, 0]
-        if len(keep) == 0:
-            break
-        if len(keep) < len(rows):
-            cache.batch_select_indices(keep)
-            rows, attention, last, tokens_R = rows[keep], attention[keep], last[keep], tokens_R[keep]
-            limit = limit[keep]
-        attention = torch.cat([attention, attention.new_ones(len(rows), 1)], dim=1)
-        with without_hooks(model):
+    with without_hooks(model):
+        for step in range(int(limits_P.max())):
+            tokens_R, log_probs_R = _draw(policy.choices(model.lm_head(hidden)), sampling.temperature, generator)
+            for row, token, log_prob in zip(rows.tolist(), tokens_R.tolist(), log_probs_R.tolist(), strict=True):
+                replies[row].token_ids.append(token)
+                replies[row].log_probs.append(log_prob)
+            finished_R = torch.isin(tokens_R, eos)
+            for row in rows[finished_R].tolist():
+                replies[row].stop_reason = StopReason.EOS
+            keep = (~finished_R & (limit > step + 1)).nonzero()[:, 0]
+            if len(keep) == 0:
+                break
+            if len(keep) < len(rows):
+                cache.batch_select_indices(keep)
+                rows, attention, last, tokens_R = rows[keep], attention[keep], last[keep], tokens_R[keep]
+                limit = limit[keep]
+            attention = torch.cat([attention, attention.new_ones(len(rows), 1)], dim=1)
             hidden = model.model(
                 input_ids=tokens_R[:, None],
                 attention_mask=attention if mask_format is None else _mask(attention, mask_format),
