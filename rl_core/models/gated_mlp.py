@@ -16,6 +16,7 @@ from torch.autograd.function import once_differentiable
 from torch.distributed.tensor import DTensor
 from torch.nn.functional import silu
 
+from rl_core.models.replace import replace_modules
 from rl_core.models.weight_gradients import weight_gradients
 
 PARTS = ("gate_proj", "up_proj", "down_proj")
@@ -42,13 +43,7 @@ class GatedMLP(nn.Module):
 
 def use_gated_mlps(model: nn.Module) -> int:
     """Put this MLP in the place of those of a transformers model that compute the same. Returns: how many."""
-    count = 0
-    for parent in list(model.modules()):
-        for name, child in parent.named_children():
-            if (ours := _same_as(child)) is not None:
-                setattr(parent, name, ours)
-                count += 1
-    return count
+    return replace_modules(model, _same_as)
 
 
 def _same_as(mlp: Any) -> GatedMLP | None:

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rl_core.models.replace import replace_modules
+
 EPS_NAMES = ("variance_epsilon", "eps")
 """What transformers' norms call the number that keeps the root from zero."""
 ALIKE = 1e-5
@@ -37,13 +39,7 @@ class RMSNorm(nn.Module):
 
 def use_quick_norms(model: nn.Module) -> int:
     """Put this norm in the place of those of a transformers model that compute the same. Returns: how many."""
-    count = 0
-    for parent in list(model.modules()):
-        for name, child in parent.named_children():
-            if (ours := _same_as(child)) is not None:
-                setattr(parent, name, ours)
-                count += 1
-    return count
+    return replace_modules(model, _same_as)
 
 
 def _same_as(norm: Any) -> RMSNorm | None:
