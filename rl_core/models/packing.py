@@ -83,7 +83,7 @@ def _attend_row_by_row(
 
     def attend(shape: Rectangle, *states: Tensor) -> Tensor:
         q, k, v = (part.float() if _is_faster_wide(part) else part for part in states)
-        mask = shape.mask(sliding_window, q.dtype)
+        mask = shape.mask(sliding_window, q.dtype, q.device)
         if tile_attention.suits(q, k, **settings):
             return tile_attention.attend(q, k, v, kwargs["scaling"], mask).transpose(1, 2)
         if mask is not None and q.is_cpu and not kwargs.keys() & {"position_bias", "is_causal"}:
@@ -103,10 +103,9 @@ def _attend_row_by_row(
     if cu_seq_lens_q is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
     lengths_R = [stop - start for start, stop in pairwise(cu_seq_lens_q.tolist())]
-    start_R = cu_seq_lens_q.new_zeros(1)
     # Not slices: the gradient of each would be a whole sequence of zeros around it.
     rows = zip(*(states.split(lengths_R, dim=2) for states in (query, key, value)), strict=True)
-    squares = [attend(Rectangle(length, length, start_R), *row) for length, row in zip(lengths_R, rows, strict=True)]
+    squares = [attend(Rectangle(length, length, (0,)), *row) for length, row in zip(lengths_R, rows, strict=True)]
     return torch.cat(squares, dim=1), None
 
 

@@ -44,32 +44,32 @@ class Rectangle:
 
     num_queries: int
     num_keys: int
-    start_R: Tensor
-    """At which of its row's keys the first query stands."""
+    starts: tuple[int, ...]
+    """Of each row, at which of its keys the first query stands."""
     _masks: dict[Any, Tensor | None] = field(default_factory=dict, repr=False)
 
-    def mask(self, window: int | None, dtype: torch.dtype) -> Tensor | None:
+    def mask(self, window: int | None, dtype: torch.dtype, device: torch.device) -> Tensor | None:
         """What is added to the scores, [R, 1, Q, L]; None where plain causal attention over squares is meant.
 
         Args: window: how many keys a query sees at most, its own included.
         """
         if (window, dtype) not in self._masks:
-            self._masks[window, dtype] = self._mask(window, dtype)
+            self._masks[window, dtype] = self._mask(window, dtype, device)
         return self._masks[window, dtype]
 
-    def _mask(self, window: int | None, dtype: torch.dtype) -> Tensor | None:
+    def _mask(self, window: int | None, dtype: torch.dtype, device: torch.device) -> Tensor | None:
         cut = window if window is not None and window < self.num_keys else None
-        if cut is None and not self.start_R.any():
+        if cut is None and not any(self.starts):
             return None
-        place_Q = torch.arange(self.num_queries, device=self.start_R.device)
-        place_L = torch.arange(self.num_keys, device=self.start_R.device)
-        distance_RQL = (self.start_R[:, None] + place_Q)[..., None] - place_L
+        start_R = torch.tensor(self.starts, device=device)
+        place_Q, place_L = (torch.arange(size, device=device) for size in (self.num_queries, self.num_keys))
+        distance_RQL = (start_R[:, None] + place_Q)[..., None] - place_L
         hidden_RQL = distance_RQL < 0
         if cut is not None:
             hidden_RQL |= distance_RQL >= cut
             # Far behind the end of a row nothing would be left to see, and a softmax over nothing is not a number.
             hidden_RQL[..., 0] &= ~hidden_RQL.all(-1)
-        mask_RQL = torch.zeros(hidden_RQL.shape, dtype=dtype, device=hidden_RQL.device)
+        mask_RQL = torch.zeros(hidden_RQL.shape, dtype=dtype, device=device)
         return mask_RQL.masked_fill_(hidden_RQL, float("-inf"))[:, None]
 
 
@@ -121,8 +121,8 @@ def lay_out(rows: list[Row], num_tokens: int) -> Rectangles:
     groups = _alike(rows)
     shapes = []
     for group in groups:
-        starts = torch.tensor([row.start for row in group], device=group[0].tokens.device)
-        shapes.append(Rectangle(max(row.num_queries for row in group), max(row.num_keys for row in group), starts))
+        num_queries, num_keys = max(row.num_queries for row in group), max(row.num_keys for row in group)
+        shapes.append(Rectangle(num_queries, num_keys, tuple(row.start for row in group)))
     queries = _places([[row.tokens[row.start :] for row in group] for group in groups], num_tokens)
     keys = _places([[row.tokens for row in group] for group in groups], num_tokens)
     return Rectangles(shapes, queries, keys)

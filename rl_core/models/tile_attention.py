@@ -60,12 +60,12 @@ class _TileAttention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        saved: tuple[Any, ...] = ctx.saved_tensors
+        query, key, value, out, normaliser_BHQ = ctx.saved_tensors
         rows, heads, num_queries, _ = grad.shape
-        size = max(CHUNK_WEIGHTS // (heads * num_queries * saved[1].shape[2]), 1)
-        chunks: Any = zip(*(tensor.split(size) for tensor in (grad, *saved)), strict=True)
-        masks: Any = [None] * rows if ctx.mask is None else ctx.mask.expand(rows, -1, -1, -1).split(size)
-        parts = [_gradients(*chunk, scale=ctx.scale, mask=mask) for chunk, mask in zip(chunks, masks, strict=False)]
+        size = max(CHUNK_WEIGHTS // (heads * num_queries * key.shape[2]), 1)
+        chunks = [tensor.split(size) for tensor in (grad, query, key, value, out, normaliser_BHQ)]
+        masks: Any = [None] * len(chunks[0]) if ctx.mask is None else ctx.mask.expand(rows, -1, -1, -1).split(size)
+        parts = [_gradients(*chunk, scale=ctx.scale) for chunk in zip(*chunks, masks, strict=True)]
         return (*(torch.cat(part) for part in zip(*parts, strict=True)), None, None)
 
 
@@ -76,9 +76,9 @@ def _gradients(
     value: Tensor,
     out: Tensor,
     normaliser_BHQ: Tensor,
+    mask: Tensor | None,
     *,
     scale: float,
-    mask: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Those of query, key and value.
 

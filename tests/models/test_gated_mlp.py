@@ -132,3 +132,13 @@ def test_an_mlp_that_computes_something_else_stays() -> None:
     shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
     config = Gemma2Config(vocab_size=50, num_key_value_heads=1, head_dim=16, pad_token_id=0, **shape)
     assert use_gated_mlps(Gemma2ForCausalLM(config)) == 0, "its gate is no SiLU"
+
+
+def test_weights_too_small_to_tell_are_told_apart_all_the_same() -> None:
+    model = nn.Sequential(mlp_of(torch.float32), mlp_of(torch.float32))
+    model[1].act_fn = nn.GELU()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1e-3)
+    assert use_gated_mlps(model) == 1
+    assert isinstance(model[0], GatedMLP)

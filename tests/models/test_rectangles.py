@@ -4,6 +4,8 @@ import torch
 
 from rl_core.models.rectangles import Rectangle, Row, lay_out
 
+CPU = torch.device("cpu")
+
 
 def rows() -> list[Row]:
     """Two prompts of 3 and 2 tokens; the first is answered twice, the second once and at length."""
@@ -19,7 +21,7 @@ def rows() -> list[Row]:
 
 def test_rows_of_like_lengths_share_a_rectangle() -> None:
     placed = lay_out(rows(), 32)
-    shapes = [(len(shape.start_R), shape.num_queries, shape.num_keys) for shape in placed.shapes]
+    shapes = [(len(shape.starts), shape.num_queries, shape.num_keys) for shape in placed.shapes]
     assert shapes == [(1, 20, 22), (2, 4, 7), (1, 3, 3), (1, 2, 2)]
     assert placed.queries.shapes == [(1, 20), (2, 4), (1, 3), (1, 2)]
 
@@ -42,21 +44,21 @@ def test_each_token_asks_once_and_is_seen_wherever_it_stands() -> None:
 
 
 def test_a_query_sees_itself_and_what_is_before_it_within_the_window() -> None:
-    assert Rectangle(4, 4, torch.tensor([0, 0])).mask(None, torch.float32) is None
-    assert Rectangle(4, 4, torch.tensor([0, 0])).mask(4, torch.float32) is None
-    mask = Rectangle(2, 5, torch.tensor([3, 1])).mask(None, torch.float32)
+    assert Rectangle(4, 4, (0, 0)).mask(None, torch.float32, CPU) is None
+    assert Rectangle(4, 4, (0, 0)).mask(4, torch.float32, CPU) is None
+    mask = Rectangle(2, 5, (3, 1)).mask(None, torch.float32, CPU)
     assert mask is not None
     assert (mask == 0).long().flatten(1, 2).tolist() == [
         [[1, 1, 1, 1, 0], [1, 1, 1, 1, 1]],
         [[1, 1, 0, 0, 0], [1, 1, 1, 0, 0]],
     ]
-    cut = Rectangle(4, 4, torch.tensor([0])).mask(2, torch.float32)
+    cut = Rectangle(4, 4, (0,)).mask(2, torch.float32, CPU)
     assert cut is not None
     assert (cut[0, 0] == 0).long().tolist() == [[1, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1]]
 
 
 def test_padding_far_behind_the_end_of_a_row_still_sees_something() -> None:
     """A softmax over nothing is not a number, and would spoil the gradients of all keys."""
-    mask = Rectangle(4, 6, torch.tensor([2, 5])).mask(2, torch.float32)
+    mask = Rectangle(4, 6, (2, 5)).mask(2, torch.float32, CPU)
     assert mask is not None
     assert bool((mask == 0).any(-1).all())

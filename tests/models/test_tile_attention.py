@@ -49,8 +49,8 @@ def test_result_and_gradients_are_those_of_attention_in_float64(
 
 def test_queries_that_stand_later_in_their_rows_see_what_is_before_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tile_attention, "CHUNK_WEIGHTS", 4 * 12 * 30)
-    rectangle = Rectangle(12, 30, torch.tensor([18, 5, 0]))
-    mask = rectangle.mask(None, torch.bfloat16)
+    rectangle = Rectangle(12, 30, (18, 5, 0))
+    mask = rectangle.mask(None, torch.bfloat16, torch.device("cpu"))
     assert mask is not None
     query, _, _, grad = (state[:, :, :12].detach().requires_grad_() for state in states(3, 4, 2, 30))
     inputs = [query, *states(3, 4, 2, 30)[1:3]]
