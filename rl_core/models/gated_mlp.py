@@ -1,7 +1,8 @@
 """A gated MLP (SwiGLU, arXiv 2002.05202) that trains with half of what the usual one keeps for the backward pass.
 
 down(silu(gate(x)) * up(x)): the products' results, gate(x) and up(x), are kept; what comes from them element by element
-is computed again. On the way forward it is the same, bit by bit.
+is computed again. On the way forward it is the same, bit by bit. Nothing large is changed in place: in bfloat16 that
+takes a processor twice as long as writing into memory that is free again.
 
 Axes: N rows, H hidden features, M features between.
 """
@@ -80,7 +81,7 @@ class _Gated(torch.autograd.Function):
         states_NH = states.reshape(-1, states.shape[-1])
         gated_NM, raised_NM = states_NH @ gate_MH.t(), states_NH @ up_MH.t()
         ctx.save_for_backward(states, gated_NM, raised_NM, gate_MH, up_MH, down_HM)
-        return (silu(gated_NM).mul_(raised_NM) @ down_HM.t()).view(*states.shape[:-1], -1)
+        return ((silu(gated_NM) * raised_NM) @ down_HM.t()).view(*states.shape[:-1], -1)
 
     @staticmethod
     @once_differentiable
@@ -89,10 +90,12 @@ class _Gated(torch.autograd.Function):
         wants_states, *wants = ctx.needs_input_grad
         grad_NH, states_NH = (one.reshape(-1, one.shape[-1]) for one in (grad, states))
         opened_NM = silu(gated_NM)
-        grad_down = weight_gradients([grad_NH], opened_NM * raised_NM)[0] if wants[2] else None
+        free_NM = opened_NM * raised_NM
+        grad_down = weight_gradients([grad_NH], free_NM)[0] if wants[2] else None
         grad_NM = grad_NH @ down_HM
-        grad_raised_NM = opened_NM.mul_(grad_NM)
-        grad_gated_NM = torch.ops.aten.silu_backward(grad_NM.mul_(raised_NM), gated_NM)
+        grad_raised_NM = torch.mul(opened_NM, grad_NM, out=free_NM)
+        slope_NM = torch.mul(grad_NM, raised_NM, out=opened_NM)
+        grad_gated_NM = torch.ops.aten.silu_backward.grad_input(slope_NM, gated_NM, grad_input=grad_NM)
         grads = [grad_gated_NM, grad_raised_NM]
         asked = [one for one, wanted in zip(grads, wants, strict=False) if wanted]
         found = iter(weight_gradients(asked, states_NH))
