@@ -20,6 +20,7 @@ from rl_core.models.chunked_log_probs import is_plain_head, linear_log_probs
 from rl_core.models.gated_mlp import use_gated_mlps
 from rl_core.models.media import PromptMedia
 from rl_core.models.rms_norm import use_quick_norms
+from rl_core.models.rotary import use_quick_rotations
 from rl_core.models.value_head import ValueHead
 from schemas.recipe import ModelConfig
 
@@ -181,7 +182,7 @@ def load_policy(source: str, config: ModelConfig) -> CausalLMPolicy:
 
 
 def load_model(auto_class: Any, source: str, config: ModelConfig, what: str) -> Any:
-    """Float32 weights by one of transformers' auto classes, whose norms train quicker here.
+    """Float32 weights by one of transformers' auto classes, whose norms, MLPs and rotations train quicker here.
 
     Raises: ModelError when they cannot be loaded.
     """
@@ -195,6 +196,7 @@ def load_model(auto_class: Any, source: str, config: ModelConfig, what: str) -> 
         raise ModelError(f"model.path {config.path}: cannot be loaded as a {what}: {reason}") from error
     use_quick_norms(model)
     use_gated_mlps(model)
+    use_quick_rotations(model)
     return model
 
 
