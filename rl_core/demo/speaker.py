@@ -28,8 +28,8 @@ class Speaker:
         sampling = Sampling(question.max_new_tokens, question.temperature, self._eos_ids(), self.tokenizer.pad_token_id)
         generator = torch.Generator(self.device).manual_seed(question.seed)
         requests = [Request(prompt, 1, question.max_new_tokens)]
-        with packed_weights(self.policy.model):
-            (reply,) = decode(self.policy, requests, sampling, generator, self.device)
+        with packed_weights(self.policy.model) as packed:
+            (reply,) = decode(self.policy, requests, sampling, generator, self.device, packed)
         text = self.tokenizer.decode(reply.token_ids, skip_special_tokens=True)
         return Answer(text=text, is_cut=reply.stop_reason.is_truncated)
 

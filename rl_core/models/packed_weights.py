@@ -31,19 +31,20 @@ READ_THE_SAME = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 
 
 @contextmanager
-def packed_weights(model: nn.Module) -> Iterator[None]:
+def packed_weights(model: nn.Module) -> Iterator[Packed]:
     """For the block, every plain linear layer of a model multiplies with a packed copy of its weight, without gradient.
 
-    So does a plain layer with one plain adapter. Weights must be whole and must not change. On other devices than CPUs
+    Yields: the products, by the layers that they are for. So does a plain layer with one plain adapter. Weights must be whole and must not change. On other devices than CPUs
     with oneDNN nothing happens.
     """
     groups = _groups(model) if _can_pack() else []
+    packed: Packed = {}
     try:
         for group in groups:
-            product = _Product(group)
+            product = packed[tuple(layer.module for layer in group)] = Product(group)
             for index, layer in enumerate(group):
                 layer.module.forward = partial(product.part, index)
-        yield
+        yield packed
     finally:
         for layer in chain(*groups):
             vars(layer.module).pop("forward", None)
@@ -63,7 +64,7 @@ class _Layer:
         return self.base.in_features, self.base.weight.dtype, self.base.bias is None, self.adapter is None
 
 
-class _Product:
+class Product:
     """One product for layers that read the same states: the first to be called computes it for all."""
 
     def __init__(self, layers: list[_Layer]) -> None:
@@ -91,21 +92,26 @@ class _Product:
         """What the group's layer of this index makes of the states."""
         seen, parts = self.held
         if states is not seen:
-            parts = self._whole(states.to(self.computed)).to(self.kept).split(self.sizes, dim=-1)
+            parts = self.whole(states).split(self.sizes, dim=-1)
         is_last = index == len(self.sizes) - 1
         self.held = (None, ()) if is_last else (states, parts)
         return parts[index]
 
-    def _whole(self, states: Tensor) -> Tensor:
-        whole = _linear(states, self.weight, self.bias)
-        if self.added is None:
-            return whole
-        width = sum(self.sizes)
-        return whole[..., :width] + _linear(whole[..., width:].contiguous(), self.added)
+    def whole(self, states: Tensor) -> Tensor:
+        """What all layers make of the states, side by side in the last axis."""
+        whole = _linear(states.to(self.computed), self.weight, self.bias)
+        if self.added is not None:
+            width = sum(self.sizes)
+            whole = whole[..., :width] + _linear(whole[..., width:].contiguous(), self.added)
+        return whole.to(self.kept)
 
     def _packed(self, weights: list[Tensor]) -> Tensor:
         whole = weights[0] if len(weights) == 1 else torch.cat(weights)
         return torch.ops.mkldnn._reorder_linear_weight(whole.detach().to(self.computed), None)
+
+
+Packed = dict[tuple[nn.Module, ...], Product]
+"""Products by the layers that they are for, in the order of their calls."""
 
 
 def _merged(layer: _Layer) -> Tensor:

@@ -70,10 +70,10 @@ def _is_same(theirs: Callable[..., Any]) -> bool:
 def _turned(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     if torch.is_grad_enabled() and states.requires_grad:
         return _Turn.apply(states, cos, sin)  # type: ignore[return-value]
-    return _turn(states, cos, *sin.chunk(2, -1), sign=1)
+    return turn(states, cos, *sin.chunk(2, -1), sign=1)
 
 
-def _turn(states: Tensor, cos: Tensor, sin_low: Tensor, sin_high: Tensor, *, sign: int) -> Tensor:
+def turn(states: Tensor, cos: Tensor, sin_low: Tensor, sin_high: Tensor, *, sign: int) -> Tensor:
     """low * cos - high * sin, high * cos + low * sin; with sign -1 the other way round."""
     low, high = states.chunk(2, -1)
     turned = states * cos
@@ -88,11 +88,11 @@ class _Turn(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         ctx.save_for_backward(cos, sin)
-        return _turn(states, cos, *sin.chunk(2, -1), sign=1)
+        return turn(states, cos, *sin.chunk(2, -1), sign=1)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
         cos, sin = ctx.saved_tensors
         sin_low, sin_high = sin.chunk(2, -1)
-        return _turn(grad, cos, sin_high, sin_low, sign=-1), None, None
+        return turn(grad, cos, sin_high, sin_low, sign=-1), None, None

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from rl_core.data_proto import pad_rows
 from rl_core.models.media import PromptMedia
+from rl_core.models.packed_weights import Packed
 from rl_core.train.sharding import without_hooks
 
 BLOCK_WORDS = 256
@@ -89,12 +90,15 @@ def decode(
     sampling: Sampling,
     generator: torch.Generator,
     device: torch.device,
+    packed: Packed | None = None,
 ) -> list[Reply]:
     """Replies to every request in order, siblings adjacent.
 
-    Args: policy: a CausalLMPolicy whose parameters are gathered. requests: token ids, ragged.
+    Args: policy: a CausalLMPolicy whose parameters are gathered. requests: token ids, ragged. packed: what
+    `packed_weights` made of the policy's layers.
     """
     from rl_core.rollout.growing_cache import grow
+    from rl_core.rollout.next_states import NextStates
 
     model = policy.language_model
     prompts = [request.token_ids for request in requests]
@@ -108,7 +112,7 @@ def decode(
     output = model.model(**inputs, use_cache=True)
     cache = output.past_key_values
     hidden = output.last_hidden_state[:, -1].repeat_interleave(counts_P, 0)
-    mask_format = _mask_format(model, cache) if grow(cache, counts_P) else None
+    next_states = NextStates(model.model, cache, packed or {}, sees_all=grow(cache, counts_P))
     attention = attention_BP.repeat_interleave(counts_P, 0)
     # Positions may have several axes; they agree at the last token, which is text.
     last = inputs["position_ids"][..., -1].reshape(-1, len(prompts))[0].repeat_interleave(counts_P)
@@ -135,34 +139,13 @@ def decode(
                 rows, attention, last, tokens_R = rows[keep], attention[keep], last[keep], tokens_R[keep]
                 limit = limit[keep]
             attention = torch.cat([attention, attention.new_ones(len(rows), 1)], dim=1)
-            hidden = model.model(
-                input_ids=tokens_R[:, None],
-                attention_mask=attention if mask_format is None else _mask(attention, mask_format),
-                position_ids=policy.reply_positions(last, step),
-                past_key_values=cache,
-                use_cache=True,
-            ).last_hidden_state[:, -1]
+            hidden = next_states(tokens_R, policy.reply_positions(last, step), attention)
     return replies
 
 
 def positions_of(attention: Tensor) -> Tensor:
     """Position ids under left padding: counted from the first real token; pads get 0."""
     return (attention.cumsum(-1) - 1).clamp_min(0)
-
-
-def _mask_format(model: Any, cache: Any) -> torch.dtype | None:
-    """Of a mask made here where that makes attention quicker than what transformers makes of a padding mask.
-
-    For rows without padding that is none, and a CPU then repeats keys and values for every head that shares them.
-    """
-    keys = cache.layers[0].keys
-    return keys.dtype if keys.is_cpu and model.config._attn_implementation.startswith("sdpa") else None
-
-
-def _mask(attention_RL: Tensor, dtype: torch.dtype) -> Tensor:
-    """What is added to the scores of one token of each row, [R, 1, 1, L]."""
-    mask_RL = torch.zeros_like(attention_RL, dtype=dtype).masked_fill_(attention_RL == 0, float("-inf"))
-    return mask_RL[:, None, None]
 
 
 def _draw(logits_RV: Tensor, temperature: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:

@@ -116,10 +116,10 @@ class RolloutEngine:
         Args: generator: where its random numbers come from. A temperature of 0 takes the weights of evaluations.
         """
         weights = self.backend.rollout_policy() if sampling.temperature else self.backend.gathered()
-        with weights as policy, packed_weights(policy.model):
+        with weights as policy, packed_weights(policy.model) as packed:
 
             def generate(requests: list[Request]) -> list[Reply]:
-                return decode(policy, requests, sampling, generator, self.backend.device)
+                return decode(policy, requests, sampling, generator, self.backend.device, packed)
 
             yield generate
 

@@ -1,0 +1,109 @@
+"""One token of each row through a plain decoder, with little around the products.
+
+A row's token is a few thousand numbers a layer, so that what transformers does around them (modules, keyword arguments,
+tensors for one of the two halves of a head) takes as long as the products themselves. Here a layer is a dozen
+operations, in the same order and with the same roundings. What a model does otherwise than expected shows in the
+first token, which is computed both ways.
+
+Axes: R rows, H hidden features, Q query heads, K key heads, D features of a head, L positions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention, silu
+from transformers.cache_utils import Cache
+
+from rl_core.models.gated_mlp import GatedMLP
+from rl_core.models.packed_weights import Packed, Product
+from rl_core.models.packing import ROW_BY_ROW
+from rl_core.models.rms_norm import RMSNorm
+from rl_core.models.rotary import turn
+from rl_core.rollout.growing_cache import GrowingLayer
+
+MODEL = {"embed_tokens", "layers", "norm", "rotary_emb"}
+"""What transformers calls the parts of a plain decoder,"""
+BLOCK = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}
+"""of its blocks,"""
+ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
+"""and of their attention."""
+
+
+class PlainDecoder:
+    """A transformers model over its cache, in the shape that decoder-only models mostly have.
+
+    Pre-norm, rotary embeddings, grouped queries (arXiv 2305.13245), a gated MLP with SiLU.
+    """
+
+    def __init__(self, model: Any, blocks: list[_Block]) -> None:
+        self.model, self.blocks = model, blocks
+
+    def step(self, tokens_R: Tensor, positions_R1: Tensor, mask_R11L: Tensor) -> Tensor:
+        """Append a token to each row. Returns: its hidden states after the last norm, [R, H].
+
+        Args: mask_R11L: what is added to the attention's scores.
+        """
+        hidden_RH = self.model.embed_tokens(tokens_R)
+        cos_R1D, sin_R1D = (angle.view(len(tokens_R), 1, -1) for angle in self.model.rotary_emb(hidden_RH, positions_R1))
+        angles = cos_R1D, *sin_R1D.chunk(2, -1)
+        for block in self.blocks:
+            hidden_RH = block.step(hidden_RH, angles, mask_R11L)
+        return self.model.norm(hidden_RH)
+
+
+@dataclass(frozen=True)
+class _Block:
+    first_norm: RMSNorm
+    reads: Product
+    """Queries, keys and values."""
+    attention: Any
+    cached: GrowingLayer
+    writes: Product
+    second_norm: RMSNorm
+    gate_up: Product
+    down: Product
+
+    def step(self, hidden_RH: Tensor, angles: tuple[Tensor, Tensor, Tensor], mask_R11L: Tensor) -> Tensor:
+        num_rows, size = len(hidden_RH), self.attention.head_dim
+        num_keys = self.reads.sizes[1] // size
+        states_RSD = self.reads.whole(self.first_norm.forward(hidden_RH)).view(num_rows, -1, size)
+        turned_RSD = turn(states_RSD[:, :-num_keys], *angles, sign=1)
+        added = turned_RSD[:, -num_keys:, None], states_RSD[:, -num_keys:, None]
+        keys_RKLD, values_RKLD = self.cached.update(*added)
+        queries_RKGD = turned_RSD[:, :-num_keys].reshape(num_rows, num_keys, -1, size)
+        seen_RKGD = scaled_dot_product_attention(
+            queries_RKGD, keys_RKLD, values_RKLD, mask_R11L, scale=self.attention.scaling
+        )
+        hidden_RH = hidden_RH + self.writes.whole(seen_RKGD.reshape(num_rows, -1))
+        gate_RM, up_RM = self.gate_up.whole(self.second_norm.forward(hidden_RH)).split(self.gate_up.sizes, -1)
+        return hidden_RH + self.down.whole(silu(gate_RM) * up_RM)
+
+
+def plain_decoder(model: Any, cache: Cache, packed: Packed) -> PlainDecoder | None:
+    """A transformers model (without its head) as a plain decoder; None where it has another shape."""
+    if {name for name, _ in model.named_children()} != MODEL or not isinstance(model.norm, RMSNorm):
+        return None
+    if model.config._attn_implementation not in ("sdpa", ROW_BY_ROW):
+        return None
+    blocks = [_block(*pair, packed) for pair in zip(model.layers, cache.layers, strict=True)]
+    plain = [block for block in blocks if block is not None]
+    return PlainDecoder(model, plain) if len(plain) == len(blocks) else None
+
+
+def _block(block: Any, cached: Any, packed: Packed) -> _Block | None:
+    if {name for name, _ in block.named_children()} != BLOCK or not isinstance(cached, GrowingLayer):
+        return None
+    attention, mlp = block.self_attn, block.mlp
+    norms = block.input_layernorm, block.post_attention_layernorm
+    if {name for name, _ in attention.named_children()} != ATTENTION or not isinstance(mlp, GatedMLP):
+        return None
+    layers = attention.q_proj, attention.k_proj, attention.v_proj
+    groups = [layers, (attention.o_proj,), (mlp.gate_proj, mlp.up_proj), (mlp.down_proj,)]
+    products = [packed.get(group) for group in groups]
+    if not all(isinstance(norm, RMSNorm) for norm in norms) or None in products:
+        return None
+    reads, writes, gate_up, down = products
+    return _Block(norms[0], reads, attention, cached, writes, norms[1], gate_up, down)
