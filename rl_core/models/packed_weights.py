@@ -34,8 +34,8 @@ READ_THE_SAME = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 def packed_weights(model: nn.Module) -> Iterator[Packed]:
     """For the block, every plain linear layer of a model multiplies with a packed copy of its weight, without gradient.
 
-    Yields: the products, by the layers that they are for. So does a plain layer with one plain adapter. Weights must be whole and must not change. On other devices than CPUs
-    with oneDNN nothing happens.
+    So does a plain layer with one plain adapter. Weights must be whole and must not change. On other devices than CPUs
+    with oneDNN nothing happens. Yields: the products.
     """
     groups = _groups(model) if _can_pack() else []
     packed: Packed = {}

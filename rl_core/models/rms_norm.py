@@ -69,7 +69,8 @@ def _mean_squares(states: Tensor) -> Tensor:
 def _quotient(states: Tensor, mean_squares: Tensor, eps: float) -> Tensor:
     """x / sqrt(mean(x^2) + eps), rounded once: a BatchNorm at work, with rows as channels, does it in one pass."""
     rows, variance = states.reshape(1, -1, states.shape[-1]), mean_squares.flatten()
-    return nn.functional.batch_norm(rows, torch.zeros_like(variance), variance, eps=eps).view(states.shape)
+    args = None, None, torch.zeros_like(variance), variance, False, 0.0, eps, False
+    return torch.batch_norm(rows, *args).view(states.shape)
 
 
 class _Norm(torch.autograd.Function):

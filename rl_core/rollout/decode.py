@@ -19,7 +19,7 @@ from rl_core.train.sharding import without_hooks
 
 BLOCK_WORDS = 256
 """Words of the vocabulary that are first drawn together."""
-ROWS_IN_CACHE = 8
+ROWS_IN_CACHE = 16
 """Rows of the vocabulary that are drawn from at once on a CPU."""
 
 
@@ -112,7 +112,7 @@ def decode(
     output = model.model(**inputs, use_cache=True)
     cache = output.past_key_values
     hidden = output.last_hidden_state[:, -1].repeat_interleave(counts_P, 0)
-    next_states = NextStates(model.model, cache, packed or {}, sees_all=grow(cache, counts_P))
+    sees_all = grow(cache, counts_P)
     attention = attention_BP.repeat_interleave(counts_P, 0)
     # Positions may have several axes; they agree at the last token, which is text.
     last = inputs["position_ids"][..., -1].reshape(-1, len(prompts))[0].repeat_interleave(counts_P)
@@ -123,6 +123,7 @@ def decode(
     rows = torch.arange(len(replies), device=device)
     eos = torch.tensor(sampling.eos_ids, device=device)
     with without_hooks(model):
+        next_states = NextStates(model.model, cache, packed or {}, sees_all=sees_all)
         for step in range(int(limits_P.max())):
             tokens_R, log_probs_R = _draw(policy.choices(model.lm_head(hidden)), sampling.temperature, generator)
             for row, token, log_prob in zip(rows.tolist(), tokens_R.tolist(), log_probs_R.tolist(), strict=True):
@@ -159,11 +160,10 @@ def _draw(logits_RV: Tensor, temperature: float, generator: torch.Generator) -> 
 
 
 def _draw_rows(logits_RV: Tensor, temperature: float, random_R1: Tensor) -> tuple[Tensor, Tensor]:
-    highest_R1 = logits_RV.amax(-1, keepdim=True)
-    weights_RV = logits_RV.sub(highest_R1).div_(temperature or 1.0).exp_()
-    tokens_R = _pick(weights_RV, random_R1) if temperature else weights_RV.argmax(-1)
-    shares_R = weights_RV.gather(-1, tokens_R[:, None])[:, 0] / weights_RV.sum(-1)
-    return tokens_R, shares_R.log()
+    scores_RV = logits_RV / temperature if temperature not in (0.0, 1.0) else logits_RV
+    shares_RV = scores_RV.softmax(-1)
+    tokens_R = _pick(shares_RV, random_R1) if temperature else shares_RV.argmax(-1)
+    return tokens_R, shares_RV.gather(-1, tokens_R[:, None])[:, 0].log()
 
 
 def _pick(weights_RV: Tensor, random_R1: Tensor) -> Tensor:

@@ -43,7 +43,8 @@ class NextStates:
         Args: positions: [R, 1], or with several axes [A, R, 1]. attention_RL: where a token is, the new one included.
         """
         mask = attention_RL if self.mask_format is None else _mask(attention_RL, self.mask_format)
-        if self.plain is None:
+        # Several axes of positions are for pictures.
+        if self.plain is None or positions.dim() != 2:
             return self._by_transformers(tokens_R, positions, mask)
         if self.model not in _is_plain:
             return self._both_ways(self.plain, tokens_R, positions, mask)
@@ -74,7 +75,8 @@ def _mask_format(model: Any, cache: Cache) -> torch.dtype | None:
 
     For rows without padding that is none, and a CPU then repeats keys and values for every head that shares them.
     """
-    keys: Any = cache.layers[0].keys
+    first: Any = cache.layers[0]
+    keys = first.keys
     return keys.dtype if keys.is_cpu and model.config._attn_implementation.startswith("sdpa") else None
 
 

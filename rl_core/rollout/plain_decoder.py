@@ -1,9 +1,8 @@
 """One token of each row through a plain decoder, with little around the products.
 
-A row's token is a few thousand numbers a layer, so that what transformers does around them (modules, keyword arguments,
-tensors for one of the two halves of a head) takes as long as the products themselves. Here a layer is a dozen
-operations, in the same order and with the same roundings. What a model does otherwise than expected shows in the
-first token, which is computed both ways.
+A token is a few hundred numbers a layer, so that what transformers does around the products (calls of modules, keyword
+arguments, views) takes time of its own. Here a layer is its operations alone, in the same order and with the same
+roundings. A model may have the parts of a plain decoder and still do something else with them: see `next_states`.
 
 Axes: R rows, H hidden features, Q query heads, K key heads, D features of a head, L positions.
 """
@@ -13,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention, silu
 from transformers.cache_utils import Cache
@@ -29,7 +29,9 @@ MODEL = {"embed_tokens", "layers", "norm", "rotary_emb"}
 BLOCK = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}
 """of its blocks,"""
 ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
-"""and of their attention."""
+"""of their attention,"""
+HEAD_NORMS = {"q_norm", "k_norm"}
+"""and what some have in it besides."""
 
 
 class PlainDecoder:
@@ -47,7 +49,9 @@ class PlainDecoder:
         Args: mask_R11L: what is added to the attention's scores.
         """
         hidden_RH = self.model.embed_tokens(tokens_R)
-        cos_R1D, sin_R1D = (angle.view(len(tokens_R), 1, -1) for angle in self.model.rotary_emb(hidden_RH, positions_R1))
+        cos_R1D, sin_R1D = (
+            angle.view(len(tokens_R), 1, -1) for angle in self.model.rotary_emb(hidden_RH, positions_R1)
+        )
         angles = cos_R1D, *sin_R1D.chunk(2, -1)
         for block in self.blocks:
             hidden_RH = block.step(hidden_RH, angles, mask_R11L)
@@ -60,6 +64,8 @@ class _Block:
     reads: Product
     """Queries, keys and values."""
     attention: Any
+    head_norms: tuple[RMSNorm, RMSNorm] | None
+    """Of queries and keys."""
     cached: GrowingLayer
     writes: Product
     second_norm: RMSNorm
@@ -70,7 +76,12 @@ class _Block:
         num_rows, size = len(hidden_RH), self.attention.head_dim
         num_keys = self.reads.sizes[1] // size
         states_RSD = self.reads.whole(self.first_norm.forward(hidden_RH)).view(num_rows, -1, size)
-        turned_RSD = turn(states_RSD[:, :-num_keys], *angles, sign=1)
+        asking_RSD = states_RSD[:, :-num_keys]
+        if self.head_norms is not None:
+            queries_RQD, keys_RKD = asking_RSD.split([asking_RSD.shape[1] - num_keys, num_keys], 1)
+            query_norm, key_norm = self.head_norms
+            asking_RSD = torch.cat([query_norm.forward(queries_RQD), key_norm.forward(keys_RKD)], 1)
+        turned_RSD = turn(asking_RSD, *angles, sign=1)
         added = turned_RSD[:, -num_keys:, None], states_RSD[:, -num_keys:, None]
         keys_RKLD, values_RKLD = self.cached.update(*added)
         queries_RKGD = turned_RSD[:, :-num_keys].reshape(num_rows, num_keys, -1, size)
@@ -84,26 +95,37 @@ class _Block:
 
 def plain_decoder(model: Any, cache: Cache, packed: Packed) -> PlainDecoder | None:
     """A transformers model (without its head) as a plain decoder; None where it has another shape."""
-    if {name for name, _ in model.named_children()} != MODEL or not isinstance(model.norm, RMSNorm):
+    if _parts(model) != MODEL or not isinstance(model.norm, RMSNorm):
         return None
-    if model.config._attn_implementation not in ("sdpa", ROW_BY_ROW):
+    if model.config._attn_implementation not in ("sdpa", ROW_BY_ROW) or len(model.layers) != len(cache.layers):
         return None
     blocks = [_block(*pair, packed) for pair in zip(model.layers, cache.layers, strict=True)]
     plain = [block for block in blocks if block is not None]
-    return PlainDecoder(model, plain) if len(plain) == len(blocks) else None
+    turned = 2 * len(getattr(model.rotary_emb, "inv_freq", ()))
+    is_whole = all(block.attention.head_dim == turned for block in plain)
+    return PlainDecoder(model, plain) if len(plain) == len(blocks) and is_whole else None
 
 
 def _block(block: Any, cached: Any, packed: Packed) -> _Block | None:
-    if {name for name, _ in block.named_children()} != BLOCK or not isinstance(cached, GrowingLayer):
+    hooked = any(module._forward_hooks or module._forward_pre_hooks for module in block.modules())
+    if hooked or _parts(block) != BLOCK or not isinstance(cached, GrowingLayer):
         return None
     attention, mlp = block.self_attn, block.mlp
-    norms = block.input_layernorm, block.post_attention_layernorm
-    if {name for name, _ in attention.named_children()} != ATTENTION or not isinstance(mlp, GatedMLP):
+    extra = _parts(attention) - ATTENTION
+    if not {"head_dim", "scaling"} <= vars(attention).keys():
         return None
+    if not isinstance(mlp, GatedMLP) or extra not in (set(), HEAD_NORMS) or not _parts(attention) >= ATTENTION:
+        return None
+    head_norms = (attention.q_norm, attention.k_norm) if extra else None
+    norms = block.input_layernorm, block.post_attention_layernorm
     layers = attention.q_proj, attention.k_proj, attention.v_proj
-    groups = [layers, (attention.o_proj,), (mlp.gate_proj, mlp.up_proj), (mlp.down_proj,)]
-    products = [packed.get(group) for group in groups]
-    if not all(isinstance(norm, RMSNorm) for norm in norms) or None in products:
+    groups = layers, (attention.o_proj,), (mlp.gate_proj, mlp.up_proj), (mlp.down_proj,)
+    products = [packed[group] for group in groups if group in packed]
+    if len(products) < len(groups) or not all(isinstance(norm, RMSNorm) for norm in (*norms, *(head_norms or ()))):
         return None
     reads, writes, gate_up, down = products
-    return _Block(norms[0], reads, attention, cached, writes, norms[1], gate_up, down)
+    return _Block(norms[0], reads, attention, head_norms, cached, writes, norms[1], gate_up, down)
+
+
+def _parts(module: Any) -> set[str]:
+    return {name for name, _ in module.named_children()}
