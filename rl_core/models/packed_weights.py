@@ -99,11 +99,12 @@ class Product:
 
     def whole(self, states: Tensor) -> Tensor:
         """What all layers make of the states, side by side in the last axis."""
-        whole = _linear(states.to(self.computed), self.weight, self.bias)
+        is_wide = self.computed != self.kept
+        whole = _linear(states.to(self.computed) if is_wide else states, self.weight, self.bias)
         if self.added is not None:
             width = sum(self.sizes)
             whole = whole[..., :width] + _linear(whole[..., width:].contiguous(), self.added)
-        return whole.to(self.kept)
+        return whole.to(self.kept) if is_wide else whole
 
     def _packed(self, weights: list[Tensor]) -> Tensor:
         whole = weights[0] if len(weights) == 1 else torch.cat(weights)
