@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import copy_context
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import httpx
@@ -68,8 +69,20 @@ def markdown(key: str, text: str, description: str) -> None:
 
 def picture(key: str, path: Path, description: str) -> None:
     """Show a PNG as it is now; it travels inside the artifact, since the UI cannot reach local files."""
-    url = f"data:image/png;base64,{base64.b64encode(path.read_bytes()).decode()}"
-    _send(lambda: create_image_artifact(key=key, image_url=url, description=description))
+    png = path.read_bytes()
+    _send(lambda: _create_picture(key, png, description))
+
+
+def drawing(key: str, draw: Callable[[Path], object], description: str) -> None:
+    """Show a PNG that is drawn only when it is sent. Args: draw: writes it where it is told."""
+
+    def send() -> None:
+        with TemporaryDirectory() as folder:
+            path = Path(folder) / f"{key}.png"
+            draw(path)
+            _create_picture(key, path.read_bytes(), description)
+
+    _send(send)
 
 
 def link(key: str, url: str, text: str, description: str) -> None:
@@ -101,6 +114,11 @@ def delivered() -> Iterator[None]:
             logger.warning("the Prefect server does not answer; %d artifacts were not sent", len(_deliveries))
         if refused := _deliveries.refusals():
             logger.warning("%d artifacts were refused, the first because of: %s", len(refused), refused[0])
+
+
+def _create_picture(key: str, png: bytes, description: str) -> None:
+    url = f"data:image/png;base64,{base64.b64encode(png).decode()}"
+    create_image_artifact(key=key, image_url=url, description=description)
 
 
 def _send(call: Callable[[], object]) -> None:

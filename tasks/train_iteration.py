@@ -1,5 +1,6 @@
 """train-iteration: some turns of the loop, ending in a complete checkpoint. A retry resumes from the last one."""
 
+from functools import partial
 from typing import Any
 
 from prefect import task
@@ -52,10 +53,8 @@ def train_iteration(plan: RunPlan, iteration: int) -> IterationReceipt:
 
 
 def _publish(session: TrainingSession) -> None:
-    path = reward_curve(
-        session.folder.history(),
-        session.folder.evaluations(),
-        session.folder.root / "reward-curve.png",
-        curve=curve_of(session.recipe.domain),
-    )
-    artifacts.picture("reward-curve", path, "Learning per step")
+    folder, curve = session.folder, curve_of(session.recipe.domain)
+    history, evaluations = folder.history(), folder.evaluations()
+    # The next steps need not wait for it.
+    draw = partial(reward_curve, history, evaluations, curve=curve)
+    artifacts.drawing("reward-curve", draw, "Learning per step")

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
+import torch
 from torch.distributed.tensor import DTensor
 from torch.nn import Parameter
 from torch.optim import AdamW
@@ -13,6 +14,11 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from schemas.policy import LrSchedulerKind
 from schemas.recipe import LrSchedulerConfig, OptimizerConfig
+
+STEP = "step"
+"""What AdamW calls the count of a parameter's changes,"""
+MOMENTS = ("exp_avg", "exp_avg_sq")
+"""and the running means of its gradient and of its square."""
 
 
 def make_optimizer(parameters: Iterable[Parameter], config: OptimizerConfig) -> AdamW:
@@ -32,6 +38,14 @@ def make_optimizer(parameters: Iterable[Parameter], config: OptimizerConfig) -> 
         weight_decay=config.weight_decay,
         fused=True,
     )
+
+
+def add_moments(optimizer: AdamW) -> None:
+    """Give parameters that were never changed what AdamW gives them with their first gradient: zeros, no step taken."""
+    for parameter in (one for group in optimizer.param_groups for one in group["params"]):
+        if not optimizer.state[parameter]:
+            zeros = {name: torch.zeros_like(parameter, requires_grad=False) for name in MOMENTS}
+            optimizer.state[parameter] = {STEP: torch.zeros((), device=parameter.device), **zeros}
 
 
 def make_scheduler(optimizer: AdamW, config: LrSchedulerConfig, total_steps: int) -> LambdaLR:

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from rl_core.errors import RecipeError
 from rl_core.recipes import parse_recipe
-from rl_core.train.optimizer import make_optimizer, make_scheduler, rate_factor
+from rl_core.train.optimizer import MOMENTS, STEP, add_moments, make_optimizer, make_scheduler, rate_factor
 from schemas.policy import LrSchedulerKind
 from schemas.recipe import LrSchedulerConfig, OptimizerConfig
 
@@ -62,3 +62,20 @@ def test_an_unknown_schedule_is_refused_with_the_known_ones() -> None:
     values = {"name": "x", "model": {"path": "some/model"}, "data": {"train": ["t"], "eval": ["e"]}}
     with pytest.raises(RecipeError, match=r"scheduler\.kind: .*'constant', 'linear' or 'cosine', got 'cosin'"):
         parse_recipe({**values, "scheduler": {"kind": "cosin"}})
+
+
+def test_moments_that_are_added_are_those_of_the_first_gradient() -> None:
+    weights = [torch.nn.Parameter(torch.linspace(-1, 1, 4)) for _ in range(4)]
+    as_usual, added = (make_optimizer(pair, OptimizerConfig(learning_rate=0.5)) for pair in (weights[:2], weights[2:]))
+    add_moments(added)
+    # The second of each pair is met by no gradient in the first step.
+    for met in ([0, 2], [0, 1, 2, 3]):
+        for index in met:
+            weights[index].grad = torch.linspace(0, 3, 4)
+        as_usual.step()
+        add_moments(added)
+        added.step()
+    for usual, other in zip(weights[:2], weights[2:], strict=True):
+        assert torch.equal(usual, other)
+        assert as_usual.state[usual].keys() == added.state[other].keys() == {STEP, *MOMENTS}
+        assert all(torch.equal(as_usual.state[usual][name], added.state[other][name]) for name in (STEP, *MOMENTS))
