@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 _CONTENTS = "contents.json"
 
 
+@torch.no_grad()
 def save(backend: FSDPBackend, folder: Path) -> None:
     """Write all ranks' shards to `folder`. Raises: StorageError when the disk refuses."""
     try:
