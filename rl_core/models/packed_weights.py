@@ -6,7 +6,8 @@ bfloat16, the result of a layer without adapter stays the same in that format, b
 float32, see `wide_products`.
 
 Adapters (LoRA, arXiv 2106.09685) cost nothing in a copy in float32: it holds W + scaling * B A. In bfloat16 that sum
-would lose what the adapter has learnt, so A is part of the product, and what B adds is a second one.
+would lose what the adapter has learnt, so what A makes of the states stands beside them, and B beside W: one product
+adds up both and rounds once.
 """
 
 from __future__ import annotations
@@ -21,11 +22,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from torch.nn.functional import pad
 
 from rl_core.wide_products import product_dtype
 
 FORMATS = (torch.bfloat16, torch.float32)
 """That oneDNN has packed products for."""
+TILE_ROW = 32
+"""Numbers in bfloat16 in a row of a tile: products whose sums are a multiple of it long waste none."""
 READ_THE_SAME = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 """What transformers calls the layers of one module that do, in the order of their calls."""
 
@@ -75,14 +79,17 @@ class Product:
         self.sizes = [base.out_features for base in bases]
         weights: list[Tensor] = [base.weight for base in bases]
         biases: list[Tensor] = [base.bias for base in bases if base.bias is not None]
-        self.added: Tensor | None = None
+        self.narrow: Tensor | None = None
+        """The A of all adapters."""
         if adapters and self.computed is torch.float32:
             weights = [_merged(layer) for layer in layers]
         elif adapters:
-            weights += [down.weight for down, _, _ in adapters]
-            biases += [biases[0].new_zeros(sum(down.out_features for down, _, _ in adapters))] if biases else []
+            downs = torch.cat([down.weight for down, _, _ in adapters])
             # Each layer reads its own part of what comes from all the adapters' A.
-            self.added = self._packed([torch.block_diag(*(up.weight * scaling for _, up, scaling in adapters))])
+            ups = torch.block_diag(*(up.weight * scaling for _, up, scaling in adapters))
+            short = -(downs.shape[1] + len(downs)) % TILE_ROW
+            self.narrow = self._packed([pad(downs, (0, 0, 0, short))])
+            weights = [torch.cat([torch.cat(weights), pad(ups, (0, short))], 1)]
         self.weight = self._packed(weights)
         self.bias = torch.cat(biases).to(self.computed) if biases else None
         self.held: tuple[Tensor | None, tuple[Tensor, ...]] = (None, ())
@@ -100,10 +107,10 @@ class Product:
     def whole(self, states: Tensor) -> Tensor:
         """What all layers make of the states, side by side in the last axis."""
         is_wide = self.computed != self.kept
-        whole = _linear(states.to(self.computed) if is_wide else states, self.weight, self.bias)
-        if self.added is not None:
-            width = sum(self.sizes)
-            whole = whole[..., :width] + _linear(whole[..., width:].contiguous(), self.added)
+        states = states.to(self.computed) if is_wide else states
+        if self.narrow is not None:
+            states = torch.cat([states, _linear(states, self.narrow)], -1)
+        whole = _linear(states, self.weight, self.bias)
         return whole.to(self.kept) if is_wide else whole
 
     def _packed(self, weights: list[Tensor]) -> Tensor:

@@ -181,7 +181,7 @@ def test_adapters_in_float32_are_one_product_with_what_they_adapt(biased: tuple[
     model.float()
     with packed_weights(model):
         forwards = [vars(module)["forward"] for module in model.modules() if "forward" in vars(module)]
-        assert len(forwards) == 4 and all(forward.func.__self__.added is None for forward in forwards)
+        assert len(forwards) == 4 and all(forward.func.__self__.narrow is None for forward in forwards)
         for got, part in zip(model(states), exact, strict=True):
             torch.testing.assert_close(got.double(), part, rtol=1e-5, atol=1e-5)
 
