@@ -66,7 +66,7 @@ def evaluate_locally(
 
 @contextmanager
 def _displayed(recipe: "Recipe", debug: bool) -> "Iterator[tuple[Display, LocalApi | None]]":
-    """A display for what happens in the block, which ends in an orderly way on Ctrl-C and SIGTERM.
+    """A display for what happens in the block, which is `interruptible`.
 
     The Prefect API and the cluster start meanwhile; what they need of the machine is free while this process imports.
     """
@@ -75,9 +75,7 @@ def _displayed(recipe: "Recipe", debug: bool) -> "Iterator[tuple[Display, LocalA
         os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
         os.environ.setdefault("TQDM_DISABLE", "1")
-    for ending in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(ending, _interrupt)
-    with no_orphans():
+    with no_orphans(), interruptible():
         api = start_local_api()
         with _cluster_of(recipe):
             with quick_imports():
@@ -95,6 +93,24 @@ def _cluster_of(recipe: "Recipe") -> AbstractContextManager[None]:
     return early_cluster(placed.num_devices, placed.device)
 
 
-def _interrupt(signum: int, frame: FrameType | None) -> None:
-    """End in an orderly way: workers, cluster and API server end with the run."""
-    raise KeyboardInterrupt
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """End in an orderly way on Ctrl-C and SIGTERM: workers, cluster and API server end with the run.
+
+    Raises: KeyboardInterrupt, also where something else came of it: Prefect, interrupted while it sets up a task run,
+    raises an error of its own.
+    """
+    received: list[int] = []
+
+    def interrupt(signum: int, frame: FrameType | None) -> None:
+        received.append(signum)
+        raise KeyboardInterrupt
+
+    for ending in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(ending, interrupt)
+    try:
+        yield
+    except Exception as error:
+        if received:
+            raise KeyboardInterrupt from error
+        raise
