@@ -100,17 +100,24 @@ def interruptible() -> Iterator[None]:
     Raises: KeyboardInterrupt, also where something else came of it: Prefect, interrupted while it sets up a task run,
     raises an error of its own.
     """
-    received: list[int] = []
-
-    def interrupt(signum: int, frame: FrameType | None) -> None:
-        received.append(signum)
-        raise KeyboardInterrupt
-
     for ending in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(ending, interrupt)
+        signal.signal(ending, _interrupt)
     try:
         yield
     except Exception as error:
-        if received:
+        if _came_of_a_signal(error):
             raise KeyboardInterrupt from error
         raise
+
+
+def _interrupt(signum: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _came_of_a_signal(error: BaseException | None) -> bool:
+    # While a flow runs, SIGTERM is Prefect's, which raises this.
+    from prefect.exceptions import TerminationSignal
+
+    while error is not None and not isinstance(error, KeyboardInterrupt | TerminationSignal):
+        error = error.__cause__ or error.__context__
+    return error is not None

@@ -4,6 +4,7 @@ import signal
 from collections.abc import Iterator
 
 import pytest
+from prefect.exceptions import TerminationSignal
 
 from flows.local_run import interruptible
 
@@ -20,15 +21,18 @@ def handlers() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-@pytest.mark.parametrize("loses_it", [False, True])
-def test_an_interrupt_stays_one(ending: signal.Signals, loses_it: bool) -> None:
+def test_an_interrupt_stays_one(ending: signal.Signals) -> None:
+    with pytest.raises(KeyboardInterrupt), interruptible():
+        signal.raise_signal(ending)
+
+
+@pytest.mark.parametrize("lost", [KeyboardInterrupt(), TerminationSignal(signal.SIGTERM)])
+def test_an_error_that_came_of_an_interrupt_is_one(lost: BaseException) -> None:
     with pytest.raises(KeyboardInterrupt), interruptible():
         try:
-            signal.raise_signal(ending)
-        except KeyboardInterrupt:
-            if loses_it:
-                raise ValueError("Task run is not set") from None
-            raise
+            raise lost
+        except BaseException:
+            _ = dict[str, str]()["a task run that is not set"]
 
 
 def test_an_error_without_a_signal_is_that_error() -> None:
