@@ -79,14 +79,16 @@ def _state(backend: FSDPBackend) -> dict[str, Any]:
 
 def _counts(backend: FSDPBackend) -> dict[str, Any]:
     """What of the optimiser is not sharded: its settings, and how often each parameter was changed."""
-    groups = [{key: one for key, one in group.items() if key != "params"} for group in backend.optimizer.param_groups]
+    # Its groups are for the fused step alone, may be others on other ranks, and have the same settings.
+    settings = {key: one for key, one in backend.optimizer.param_groups[0].items() if key != "params"}
     state = backend.optimizer.state
-    return {"groups": groups, "steps": {name: float(state[value][STEP]) for name, value in backend.trainable.items()}}
+    steps = {name: float(state[value][STEP]) for name, value in backend.trainable.items()}
+    return {"settings": settings, "steps": steps}
 
 
 def _restore_counts(backend: FSDPBackend, counts: dict[str, Any]) -> None:
-    for group, saved in zip(backend.optimizer.param_groups, counts["groups"], strict=True):
-        group.update(saved)
+    for group in backend.optimizer.param_groups:
+        group.update(counts["settings"])
     for name, value in backend.trainable.items():
         backend.optimizer.state[value][STEP].fill_(counts["steps"][name])
 
