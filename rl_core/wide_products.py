@@ -27,6 +27,13 @@ def has_bfloat16_products() -> bool:
     return torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
+def multiplies_in_bfloat16(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether this format is bfloat16, and a processor here multiplies in it (AVX-512 BF16, AMX) without detour."""
+    import torch
+
+    return device.type == "cpu" and dtype is torch.bfloat16 and torch.cpu._is_avx512_bf16_supported()
+
+
 def multiplies_in_tiles(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether products in this format run in the tiles of a processor (AMX), which small ones do not fill."""
     import torch

@@ -8,8 +8,10 @@ from schemas.section import Section
 
 ROWS_OF_A_PASS = 8
 """Rows in one forward and backward pass, where nothing is said."""
-TOKENS_OF_A_PASS = 8192
-"""Tokens, repeated prompts included, that fill the products of a processor that multiplies in tiles."""
+TOKENS_IN_BFLOAT16 = 4096
+"""Tokens, repeated prompts included, up to which a pass makes a processor that multiplies in bfloat16 quicker,"""
+TOKENS_IN_TILES = 8192
+"""and one that does so in tiles, which small products do not fill."""
 
 
 class PlacementConfig(Section):
@@ -29,7 +31,7 @@ class PlacementConfig(Section):
     """CPU threads per worker; 0 shares the machine's cores out evenly."""
     micro_batch_size: int | None = Field(default=None, ge=1)
     """Rows in one forward and backward pass. Unset: 8, and where prompts are shared and a processor multiplies in
-    tiles (AMX) as many as fill its products, about 8192 tokens."""
+    bfloat16 as many as keep it busy, about 4096 tokens, with tiles (AMX) 8192."""
     max_tokens_per_micro_batch: int | None = Field(default=None, ge=1)
     """Pack rows without padding into passes of at most so many tokens, instead of `micro_batch_size` padded rows."""
     share_prompts: bool = True

@@ -16,10 +16,10 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from rl_core.errors import ModelError
-from rl_core.models import tile_attention
+from rl_core.models import bfloat16_attention
 from rl_core.models.layer_types import other_layers
 from rl_core.models.rectangles import Rectangle, Rectangles
-from rl_core.wide_products import multiplies_in_tiles
+from rl_core.wide_products import multiplies_in_bfloat16
 
 ROW_BY_ROW = "sdpa_row_by_row"
 """Name under which transformers knows the attention of this file; without packed rows it is `sdpa`."""
@@ -84,8 +84,8 @@ def _attend_row_by_row(
     def attend(shape: Rectangle, *states: Tensor) -> Tensor:
         q, k, v = (part.float() if _is_faster_wide(part) else part for part in states)
         mask = shape.mask(sliding_window, q.dtype, q.device)
-        if tile_attention.suits(q, k, **settings):
-            return tile_attention.attend(q, k, v, kwargs["scaling"], mask).transpose(1, 2)
+        if bfloat16_attention.suits(q, k, **settings):
+            return bfloat16_attention.attend(q, k, v, kwargs["scaling"], mask).transpose(1, 2)
         if mask is not None and q.is_cpu and not kwargs.keys() & {"position_bias", "is_causal"}:
             # transformers would repeat the keys for every head that shares them.
             dropout, scale = kwargs.get("dropout", 0.0), kwargs.get("scaling")
@@ -110,7 +110,7 @@ def _attend_row_by_row(
 
 
 def _is_faster_wide(query: Tensor) -> bool:
-    """Whether attention should run in float32: forward and backward take half the time of bfloat16 on CPUs whose
-    bfloat16 products are not done in tiles (AMX)."""
+    """Whether attention should run in float32: forward and backward take half the time of bfloat16 on CPUs that do not
+    multiply in it."""
     is_narrow = query.device.type == "cpu" and query.dtype == torch.bfloat16
-    return is_narrow and not multiplies_in_tiles(query.device, query.dtype)
+    return is_narrow and not multiplies_in_bfloat16(query.device, query.dtype)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from rl_core.algorithms import algorithms
-from schemas.placement import ROWS_OF_A_PASS, TOKENS_OF_A_PASS
+from schemas.placement import ROWS_OF_A_PASS, TOKENS_IN_TILES
 from schemas.policy import FSDPMode
 from schemas.recipe import EmaFullConfig, Recipe
 from schemas.section import DType
@@ -113,12 +113,12 @@ def _activations(recipe: Recipe, shape: dict[str, Any]) -> dict[str, float]:
 
 
 def _tokens_of_a_pass(recipe: Recipe, length: int) -> int:
-    """At most, without packing: whether the processor multiplies in tiles is known where it works."""
+    """At most, without packing: how the processor multiplies is known where it works."""
     placement = recipe.placement
     if placement.micro_batch_size:
         return placement.micro_batch_size * length
-    may_fill_tiles = placement.device == "cpu" and recipe.fsdp.param_dtype is DType.BFLOAT16
-    return max(ROWS_OF_A_PASS * length, TOKENS_OF_A_PASS if may_fill_tiles else 0)
+    may_have_tiles = placement.device == "cpu" and recipe.fsdp.param_dtype is DType.BFLOAT16
+    return max(ROWS_OF_A_PASS * length, TOKENS_IN_TILES if may_have_tiles else 0)
 
 
 def _num_trained(recipe: Recipe, shape: dict[str, Any]) -> int:

@@ -17,8 +17,8 @@ from rl_core.train.fsdp import FSDPBackend
 from rl_core.train.micro_batches import MiniBatch, Rows
 from rl_core.train.segments import SegmentStack, drift
 from rl_core.train.sharding import DTYPES
-from rl_core.wide_products import multiplies_in_tiles
-from schemas.placement import TOKENS_OF_A_PASS
+from rl_core.wide_products import multiplies_in_bfloat16, multiplies_in_tiles
+from schemas.placement import TOKENS_IN_BFLOAT16, TOKENS_IN_TILES
 
 
 class TrainStack(SegmentStack):
@@ -27,10 +27,10 @@ class TrainStack(SegmentStack):
     The shard also needs `input_ids, attention_mask, position_ids` [B, P+T], and `rollout_log_probs` [B, T] where a
     rollout reported them.
 
-    Args: micro_batch_size: rows of a pass; unset lets a processor that multiplies in tiles take as many as fill them.
-    max_tokens_per_micro_batch: instead of a number of rows, pack them into passes of that size. share_prompts: compute
-    the prompt of siblings once in a pass, if the model can; siblings are adjacent rows, and passes then take rows in
-    order.
+    Args: micro_batch_size: rows of a pass; unset lets a processor that multiplies in bfloat16 take as many as keep it
+    busy. max_tokens_per_micro_batch: instead of a number of rows, pack them into passes of that size. share_prompts:
+    compute the prompt of siblings once in a pass, if the model can; siblings are adjacent rows, and passes then take
+    rows in order.
     """
 
     def __init__(
@@ -52,8 +52,8 @@ class TrainStack(SegmentStack):
         self.share_prompts = share_prompts and fsdp_backend.enable_prompt_sharing()
         # Rows that are padded to the longest of a pass would be more than their tokens.
         may_fill = micro_batch_size is None and self.share_prompts
-        fills_tiles = may_fill and multiplies_in_tiles(fsdp_backend.device, DTYPES[fsdp_backend.fsdp_cfg.param_dtype])
-        self.max_tokens = max_tokens_per_micro_batch or (TOKENS_OF_A_PASS if fills_tiles else None)
+        products = fsdp_backend.device, DTYPES[fsdp_backend.fsdp_cfg.param_dtype]
+        self.max_tokens = max_tokens_per_micro_batch or (_tokens_of_a_pass(*products) if may_fill else None)
 
     @distributed(Dispatch.DP_SCATTER, Collect.JOIN)
     def measure(self, shard: DataProto) -> DataProto | None:
@@ -153,3 +153,10 @@ class TrainStack(SegmentStack):
             share_prompts=self.share_prompts,
             media_B=list(micro.non_tensor_batch.get("media", ())) or None,
         )
+
+
+def _tokens_of_a_pass(device: torch.device, dtype: torch.dtype) -> int | None:
+    """That make products in this format quick on this device; None where a few rows do."""
+    if multiplies_in_tiles(device, dtype):
+        return TOKENS_IN_TILES
+    return TOKENS_IN_BFLOAT16 if multiplies_in_bfloat16(device, dtype) else None

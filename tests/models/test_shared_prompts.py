@@ -9,7 +9,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralFo
 
 from rl_core.data_proto import DataProto
 from rl_core.errors import ModelError
-from rl_core.models import tile_attention
+from rl_core.models import bfloat16_attention
 from rl_core.models.causal_lm import CausalLMPolicy
 from rl_core.rollout.decode import positions_of
 from tests.policy_outcome import outcome
@@ -87,24 +87,24 @@ def test_shared_prompts_give_the_same_log_probs_and_gradients(family: str) -> No
     assert max(float(gradient.abs().max()) for gradient in plain[2].values()) > 1
 
 
-def test_attention_in_tiles_gives_the_same_but_for_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attention_in_bfloat16_gives_the_same_but_for_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
     rows, policy = siblings(), policy_of("llama").bfloat16()
-    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
     assert policy.enable_prompt_sharing()
     plain = outcome(policy, rows, share_prompts=True)
     lengths: list[int] = []
-    attend = tile_attention.attend
+    attend = bfloat16_attention.attend
 
     def watched(query: Tensor, *others: Any) -> Tensor:
         lengths.append(query.shape[2])
         return attend(query, *others)
 
-    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
-    monkeypatch.setattr(tile_attention, "attend", watched)
-    tiled = outcome(policy, rows, share_prompts=True)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
+    monkeypatch.setattr(bfloat16_attention, "attend", watched)
+    narrow = outcome(policy, rows, share_prompts=True)
     assert max(lengths) == NUM_RESPONSE
-    assert (tiled[0] - plain[0]).norm() < 0.02 * plain[0].norm()
-    for name, gradient in tiled[2].items():
+    assert (narrow[0] - plain[0]).norm() < 0.02 * plain[0].norm()
+    for name, gradient in narrow[2].items():
         assert (gradient - plain[2][name]).norm() < 0.05 * plain[2][name].norm(), name
 
 

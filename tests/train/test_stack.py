@@ -61,21 +61,23 @@ def test_several_updates_need_an_algorithm_that_allows_them() -> None:
         TrainStack(None, Once(None), micro_batch_size=1, num_updates_per_batch=2)  # type: ignore[arg-type]
 
 
-def test_passes_fill_the_tiles_of_a_processor_where_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 128 rows of 100 tokens, 81 would fit in 8192: two even passes, and sixteen of 8 rows elsewhere."""
+def test_passes_keep_a_processor_busy_where_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 128 rows of 100 tokens, 81 would fit in 8192: two even passes, in 4096 four; 8 rows each elsewhere."""
     computed = SimpleNamespace(fsdp_cfg=FSDPConfig(), device=torch.device("cpu"), enable_prompt_sharing=lambda: True)
     algorithm_cls, config = algorithms.resolve({"name": "grpo"}, "algorithm")
     units = [[row] for row in range(128)]
 
-    def sizes(has_tiles: bool, *, share_prompts: bool = True, **said: int) -> list[int]:
-        monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: has_tiles)
+    def sizes(*instructions: str, share_prompts: bool = True, **said: int) -> list[int]:
+        for name in ("amx_tile", "avx512_bf16"):
+            monkeypatch.setattr(torch.cpu, f"_is_{name}_supported", lambda name=name: name in instructions)
         stack: Any = TrainStack(computed, algorithm_cls(config), share_prompts=share_prompts, **said)  # type: ignore[arg-type]
         return [len(part) for part in stack._cut(units, [100] * 128)]
 
-    assert sizes(True) == [64, 64]
-    assert sizes(False) == [8] * 16
-    assert sizes(True, share_prompts=False) == [8] * 16, "padding would come on top"
-    assert sizes(True, micro_batch_size=16) == [16] * 8
+    assert sizes("avx512_bf16", "amx_tile") == [64, 64]
+    assert sizes("avx512_bf16") == [32, 32, 32, 32]
+    assert sizes() == [8] * 16
+    assert sizes("avx512_bf16", share_prompts=False) == [8] * 16, "padding would come on top"
+    assert sizes("avx512_bf16", micro_batch_size=16) == [16] * 8
 
 
 def anchored(rank_info: RankInfo, setup: Setup) -> dict[str, Any]:

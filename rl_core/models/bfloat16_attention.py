@@ -1,8 +1,8 @@
-"""Causal attention in bfloat16 on a CPU that multiplies in tiles (AMX): forward by torch, backward in whole products.
+"""Causal attention in bfloat16 on a CPU that multiplies in it: forward by torch, backward in whole products.
 
-torch's backward cuts short rows into products too small for the tiles, and allocates memory for each of them; for rows
-of a hundred tokens it takes four times as long as five batched products that fill a whole matrix of attention weights
-(`make bench-attention`). Rows longer than `MAX_LENGTH` are torch's both ways.
+torch's backward cuts short rows into products too small for the processor, and allocates memory for each of them; for
+rows of a hundred tokens it takes four times as long as five batched products that fill a whole matrix of attention
+weights (`make bench-attention`). Rows longer than `MAX_LENGTH` are torch's both ways.
 
 Axes: B rows, H query heads, K key heads, Q queries, L keys, D head size. Softmax backward: dS = P * (dP - rowsum(dO *
 O)), as in FlashAttention (arXiv 2205.14135, algorithm 4).
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rl_core.wide_products import multiplies_in_tiles
+from rl_core.wide_products import multiplies_in_bfloat16
 
 MAX_LENGTH = 512
 """Positions of a row, above which torch is quicker."""
@@ -36,7 +36,7 @@ def suits(
 ) -> bool:
     """Whether `attend` is right and quick, by what transformers passes to an attention besides a mask."""
     is_plain = is_causal and not dropout and scaling is not None and position_bias is None
-    return is_plain and key_BKLD.shape[2] <= MAX_LENGTH and multiplies_in_tiles(query_BHQD.device, query_BHQD.dtype)
+    return is_plain and key_BKLD.shape[2] <= MAX_LENGTH and multiplies_in_bfloat16(query_BHQD.device, query_BHQD.dtype)
 
 
 def attend(
@@ -47,10 +47,10 @@ def attend(
     Without a mask each position sees itself and those before it. H is a multiple of K; adjacent query heads share a key
     head.
     """
-    return _TileAttention.apply(query_BHQD, key_BKLD, value_BKLD, scale, mask_B1QL)  # type: ignore[no-any-return]
+    return _Attention.apply(query_BHQD, key_BKLD, value_BKLD, scale, mask_B1QL)  # type: ignore[no-any-return]
 
 
-class _TileAttention(torch.autograd.Function):
+class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, scale: float, mask: Tensor | None) -> Tensor:
         out, normaliser_BHQ = _forward(query, key, value, 0.0, mask is None, attn_mask=mask, scale=scale)

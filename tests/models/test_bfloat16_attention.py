@@ -5,9 +5,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from rl_core.models import tile_attention
+from rl_core.models import bfloat16_attention
+from rl_core.models.bfloat16_attention import attend, suits
 from rl_core.models.rectangles import Rectangle
-from rl_core.models.tile_attention import attend, suits
 
 ROUNDING = 0.01
 """Of bfloat16 in a chain of a few products, relative to the norm of the whole."""
@@ -33,7 +33,7 @@ def test_result_and_gradients_are_those_of_attention_in_float64(
     shape: tuple[int, int, int, int], scale: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where a batch is cut: three chunks of the first one."""
-    monkeypatch.setattr(tile_attention, "CHUNK_WEIGHTS", 9 * 107**2)
+    monkeypatch.setattr(bfloat16_attention, "CHUNK_WEIGHTS", 9 * 107**2)
     *inputs, grad = states(*shape)
     exact = [state.detach().double().requires_grad_() for state in inputs]
     expected = scaled_dot_product_attention(exact[0], exact[1], exact[2], is_causal=True, enable_gqa=True, scale=scale)
@@ -48,7 +48,7 @@ def test_result_and_gradients_are_those_of_attention_in_float64(
 
 
 def test_queries_that_stand_later_in_their_rows_see_what_is_before_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tile_attention, "CHUNK_WEIGHTS", 4 * 12 * 30)
+    monkeypatch.setattr(bfloat16_attention, "CHUNK_WEIGHTS", 4 * 12 * 30)
     rectangle = Rectangle(12, 30, (18, 5, 0))
     mask = rectangle.mask(None, torch.bfloat16, torch.device("cpu"))
     assert mask is not None
@@ -74,8 +74,8 @@ def test_scores_that_would_overflow_behind_the_mask_leave_no_trace() -> None:
     assert all(bool(one.isfinite().all()) for one in found)
 
 
-def test_it_is_for_plain_causal_rows_in_bfloat16_on_a_processor_with_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
+def test_it_is_for_plain_causal_rows_where_a_processor_multiplies_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
     query = states(1, 2, 2, 8)[0]
     plain = {"is_causal": True, "scaling": 0.5}
     assert suits(query, query, **plain)
@@ -83,5 +83,5 @@ def test_it_is_for_plain_causal_rows_in_bfloat16_on_a_processor_with_tiles(monke
     assert not suits(query, query.repeat(1, 1, 100, 1), **plain)
     for other in ({"is_causal": False}, {"dropout": 0.1}, {"scaling": None}, {"position_bias": query}):
         assert not suits(query, query, **plain | other)
-    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
     assert not suits(query, query, **plain)
