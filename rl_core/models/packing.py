@@ -83,9 +83,10 @@ def _attend_row_by_row(
 
     def attend(shape: Rectangle, *states: Tensor) -> Tensor:
         q, k, v = (part.float() if _is_faster_wide(part) else part for part in states)
-        mask = shape.mask(sliding_window, q.dtype, q.device)
         if bfloat16_attention.suits(q, k, **settings):
+            mask = shape.mask(sliding_window, torch.float32, q.device)
             return bfloat16_attention.attend(q, k, v, kwargs["scaling"], mask).transpose(1, 2)
+        mask = shape.mask(sliding_window, q.dtype, q.device)
         if mask is not None and q.is_cpu and not kwargs.keys() & {"position_bias", "is_causal"}:
             # transformers would repeat the keys for every head that shares them.
             dropout, scale = kwargs.get("dropout", 0.0), kwargs.get("scaling")

@@ -28,11 +28,11 @@ def error(found: Tensor, exact: Tensor) -> float:
 
 
 @pytest.mark.parametrize("scale", [32**-0.5, 0.3])
-@pytest.mark.parametrize("shape", [(3, 9, 3, 107), (5, 4, 4, 33), (1, 6, 2, 2)], ids=str)
+@pytest.mark.parametrize("shape", [(3, 9, 3, 107), (5, 4, 4, 33), (1, 6, 2, 2), (3, 4, 2, 150)], ids=str)
 def test_result_and_gradients_are_those_of_attention_in_float64(
     shape: tuple[int, int, int, int], scale: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where a batch is cut: three chunks of the first one."""
+    """Also where a batch is cut: three chunks of the first one. The last is longer than what is kept."""
     monkeypatch.setattr(bfloat16_attention, "CHUNK_WEIGHTS", 9 * 107**2)
     *inputs, grad = states(*shape)
     exact = [state.detach().double().requires_grad_() for state in inputs]
@@ -47,10 +47,14 @@ def test_result_and_gradients_are_those_of_attention_in_float64(
         assert error(ours, theirs) < ROUNDING
 
 
-def test_queries_that_stand_later_in_their_rows_see_what_is_before_them(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kept", [128, 0])
+def test_queries_that_stand_later_in_their_rows_see_what_is_before_them(
+    kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(bfloat16_attention, "CHUNK_WEIGHTS", 4 * 12 * 30)
+    monkeypatch.setattr(bfloat16_attention, "KEPT_LENGTH", kept)
     rectangle = Rectangle(12, 30, (18, 5, 0))
-    mask = rectangle.mask(None, torch.bfloat16, torch.device("cpu"))
+    mask = rectangle.mask(None, torch.float32, torch.device("cpu"))
     assert mask is not None
     query, _, _, grad = (state[:, :, :12].detach().requires_grad_() for state in states(3, 4, 2, 30))
     inputs = [query, *states(3, 4, 2, 30)[1:3]]
@@ -65,13 +69,26 @@ def test_queries_that_stand_later_in_their_rows_see_what_is_before_them(monkeypa
         assert error(ours, theirs) < ROUNDING
 
 
-def test_scores_that_would_overflow_behind_the_mask_leave_no_trace() -> None:
+@pytest.mark.parametrize("kept", [128, 0])
+def test_scores_that_would_overflow_behind_the_mask_leave_no_trace(kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A later position may fit a query much better than all that it sees."""
+    monkeypatch.setattr(bfloat16_attention, "KEPT_LENGTH", kept)
     query, key, value, grad = states(1, 1, 1, 40)
     with torch.no_grad():
         key[:, :, -1] = 400 * query[:, :, 3]
     found = torch.autograd.grad(attend(query, key, value, 1.0), [query, key, value], grad)
     assert all(bool(one.isfinite().all()) for one in found)
+
+
+@pytest.mark.parametrize("length", [100, 200])
+def test_large_scores_are_rounded_no_more_than_torch_rounds_them(length: int) -> None:
+    """Scores around 30, of which bfloat16 has a fourth: what is subtracted first decides."""
+    query, key, value, _ = (state.detach() for state in states(4, 2, 2, length))
+    key += 3
+    query += 1
+    exact = scaled_dot_product_attention(query.double(), key.double(), value.double(), is_causal=True, scale=0.3)
+    torchs = scaled_dot_product_attention(query, key, value, is_causal=True, scale=0.3)
+    assert error(attend(query, key, value, 0.3), exact) < 3 * error(torchs, exact)
 
 
 def test_it_is_for_plain_causal_rows_where_a_processor_multiplies_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
