@@ -1,11 +1,13 @@
 """`make bench-scaling`: time and memory of a step of GRPO as one size grows after the other.
 
-    python -m benchmarks.scaling [--axes samples tokens prompts ranks model] [--threads 2] [--write] [key=value ...]
+    python -m benchmarks.scaling [--axes samples tokens prompts ranks model pass_rows] [--threads 2] [--write]
+        [key=value ...]
 
 The sides are those of `make bench-trl`, ours alone: bfloat16 with float32 weights kept, replies of a fixed length, a
-process of its own for every point, one step to warm up and one that counts. Beside the peak of the memory stands what
-the logits of all replies alone would take in float32, which is what grows with B x T x V. `--write` puts table and
-picture into docs/benchmarks.md.
+process of its own for every point, two steps to warm up and one that counts. Beside the peak of the memory stands what
+the logits of all replies alone would take in float32, which is what grows with B x T x V. `pass_rows` is what memory
+costs in time: the same step in passes of fewer rows. `--write` puts table and picture into docs/benchmarks.md; those of
+some axes alone get a section of their own.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ from rl_core.home import Home
 from rl_core.models.locate import locate
 
 PICTURE = page.PAGE.parent / "images" / "scaling.png"
-WARM_UP = 1
+WARM_UP = 2
+"""Steps until a process has got its memory."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,8 @@ class Point:
     tokens: int = 64
     ranks: int = 1
     model: str = "135M"
+    pass_rows: int = 0
+    """0 leaves it to the recipe."""
 
 
 AXES: dict[str, list[Point]] = {
@@ -46,8 +51,9 @@ AXES: dict[str, list[Point]] = {
     "prompts": [Point(prompts=number) for number in (2, 4, 8)],
     "ranks": [Point(ranks=number) for number in (1, 2)],
     "model": [Point(model=name) for name in ("tiny", "135M", "360M")],
+    "pass_rows": [Point(prompts=8, pass_rows=number) for number in (4, 8, 16, 32, 64)],
 }
-"""What grows, each from the same small step."""
+"""What grows, each but the last from the same small step."""
 SHAPES = {
     "tiny": {"hidden_size": 192, "intermediate_size": 512, "num_hidden_layers": 6, "num_attention_heads": 3},
     "360M": {"hidden_size": 960, "intermediate_size": 2560, "num_hidden_layers": 32, "num_attention_heads": 15},
@@ -111,6 +117,7 @@ class Models:
 
 def measure(point: Point, models: Models, folder: Path, args: argparse.Namespace) -> Measured:
     """Take the steps of one point."""
+    passes = [f"placement.micro_batch_size={point.pass_rows}"] if point.pass_rows else []
     settings = {
         **SETTINGS["bf16"],
         "model": models[point.model],
@@ -124,7 +131,7 @@ def measure(point: Point, models: Models, folder: Path, args: argparse.Namespace
         "learning_rate": 1e-6,
         "threads": args.threads,
         "seed": 0,
-        "overrides": args.overrides,
+        "overrides": [*passes, *args.overrides],
     }
     side = Side("rl-train", [sys.executable, "-m", "benchmarks.trl_ours"], settings, folder / "side.log")
     try:
@@ -199,13 +206,15 @@ def report(found: dict[str, list[Measured]], args: argparse.Namespace) -> None:
     heads += ["step ms/token", "peak GB", "B x T x V in float32, GB"]
     lines = [row(axis, one) for axis, points in found.items() for one in points]
     base = ", ".join(f"{name} {value}" for name, value in asdict(replace(Point(), model="SmolLM2-135M")).items())
-    said = f"A step with {base}; all weights trained in bfloat16, {args.threads} threads; `tokens` with 1 prompt. "
-    said += f"Grown here: {', '.join(found)}."
+    said = f"A step with {base} (0 leaves it to the recipe); all weights trained in bfloat16, {args.threads} threads; "
+    said += f"`tokens` with 1 prompt, `pass_rows` with 8. Grown here: {', '.join(found)}."
     body = f"{said} {page.machine()}\n\n{page.table(heads, lines)}\n"
     print(f"\n{body}")
-    if args.write:
+    if args.write and list(found) == list(AXES):
         draw(found, PICTURE)
         page.write_section("Growth: `make bench-scaling`", f"{body}\n![growth](images/{PICTURE.name})\n")
+    elif args.write:
+        page.write_section(f"Growth: {', '.join(found)}", body)
 
 
 if __name__ == "__main__":

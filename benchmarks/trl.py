@@ -356,8 +356,14 @@ def publish(args: argparse.Namespace, what: str, body: str) -> None:
     """Print a section, and write it if asked."""
     print(f"\n{body}")
     if args.write:
-        where = "" if has_bfloat16_products() else ", on a processor without bfloat16"
-        page.write_section(f"{what} beside TRL, {trained(args)}{where}", body)
+        page.write_section(f"{what} beside TRL, {trained(args)}{processor()}", body)
+
+
+def processor() -> str:
+    """Of what kind it is, which decides most of what is compared; each has sections of its own."""
+    if torch.cpu._is_amx_tile_supported():
+        return ""
+    return ", without tiles" if has_bfloat16_products() else ", without bfloat16"
 
 
 if __name__ == "__main__":
