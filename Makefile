@@ -129,7 +129,7 @@ $(TRL_STAMP): benchmarks/trl-requirements.txt constraints.txt
 bench-trl: $(STAMP) $(TRL_STAMP) ## time a GRPO step beside TRL's, which gets an environment of its own: STEPS=3
 	$(BIN)/python -m benchmarks.trl --steps $(STEPS) --write
 
-bench-scaling: $(STAMP) ## time and memory of a step as samples, tokens, prompts, ranks and model grow
+bench-scaling: $(STAMP) ## time and memory of a step as samples, tokens, prompts, ranks, model and passes grow
 	$(BIN)/python -m benchmarks.scaling --write
 
 bench-ahead: $(STAMP) ## time steps whose rollouts start a step ahead beside those that take turns, on two devices
