@@ -11,6 +11,7 @@ from torch.nn.functional import silu
 from rl_core.models import adapted_linear, adapted_mlp
 from rl_core.models.adapted_linear import AdaptedLinear
 from rl_core.models.gated_mlp import PARTS, GatedMLP
+from tests.models.saved import num_kept
 
 HIDDEN, BETWEEN = 12, 40
 
@@ -68,21 +69,9 @@ def test_in_bfloat16_the_result_is_the_same_bit_by_bit(computed: torch.dtype, mo
 
 
 def test_it_keeps_half_of_what_its_layers_keep_between_them() -> None:
-    def kept(forward: Any) -> int:
-        sizes: dict[int, int] = {}
-
-        def note(tensor: Tensor) -> Tensor:
-            sizes[tensor.untyped_storage().data_ptr()] = tensor.numel() * (tensor.shape[-1] == BETWEEN)
-            return tensor
-
-        weights = {parameter.untyped_storage().data_ptr() for parameter in mlp.parameters()}
-        with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-            result = forward(mlp, torch.randn(50, HIDDEN))
-        del result
-        return sum(size for pointer, size in sizes.items() if pointer not in weights)
-
-    mlp = mlp_of(torch.float32)
-    assert kept(GatedMLP.forward) * 2 == kept(one_by_one) > 0
+    mlp, states = mlp_of(torch.float32), torch.randn(50, HIDDEN)
+    ours, theirs = (num_kept(mlp, BETWEEN, way, states) for way in (GatedMLP.forward, one_by_one))
+    assert ours * 2 == theirs > 0
 
 
 @pytest.mark.parametrize("change", ["dropout", "disabled", "hook", "some"])
