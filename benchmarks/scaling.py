@@ -214,7 +214,7 @@ def report(found: dict[str, list[Measured]], args: argparse.Namespace) -> None:
         draw(found, PICTURE)
         page.write_section("Growth: `make bench-scaling`", f"{body}\n![growth](images/{PICTURE.name})\n")
     elif args.write:
-        page.write_section(f"Growth: {', '.join(found)}", body)
+        page.write_section(f"Growth: `python -m benchmarks.scaling --axes {' '.join(found)}`", body)
 
 
 if __name__ == "__main__":

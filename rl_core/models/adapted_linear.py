@@ -67,7 +67,9 @@ class AdaptedLinear(lora.Linear):
         return _Adapted.apply(x, base.weight, base.bias, down.weight, up.weight, scaling)  # type: ignore[return-value]
 
 
-def product(states_NI: Tensor, weights: Sequence[Tensor], scaling: float, bias_O: Tensor | None = None) -> list[Tensor]:
+def product(
+    states_NI: Tensor, weights: Sequence[Tensor], scaling: float, bias_O: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """What a layer makes of the states, [N, O], and its adapter's narrow part of that, [N, R].
 
     Args: states_NI: in the format of products, see `product_dtype`; so is what comes out. weights: the base's [O, I],
@@ -77,7 +79,7 @@ def product(states_NI: Tensor, weights: Sequence[Tensor], scaling: float, bias_O
     narrow_NR = (states_NI @ down_RI.t()).mul_(scaling)
     whole_NO = nn.functional.linear(states_NI, weight_OI, None if bias_O is None else bias_O.to(states_NI.dtype))
     torch.addmm(whole_NO, narrow_NR, up_OR.t(), out=whole_NO)
-    return [whole_NO, narrow_NR]
+    return whole_NO, narrow_NR
 
 
 def gradients(
