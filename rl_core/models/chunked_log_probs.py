@@ -1,17 +1,16 @@
 """Log-probabilities of given tokens without the table of all of them: [N, V] never exists, forward or backward.
 
-The vocabulary is walked through in chunks: a running maximum m and sum s of exp(logit - m) give the normaliser, as in
-online softmax (arXiv 1805.02867). What the backward pass needs is recomputed chunk by chunk, but for the first few
-chunks, which are kept. With a frozen head (LoRA) nothing is: d log p(t) / d hidden = W_t - sum_v p_v W_v, and that mean
-of the head's rows is summed on the way forward.
+The vocabulary is walked through in chunks. Each gives the softmax over its own words and what that was divided by; of the
+latter comes the normaliser of all, as in online softmax (arXiv 1805.02867). The backward pass computes the softmax again,
+but for the first few chunks, which are kept. With a frozen head (LoRA) it needs none: d log p(t) / d hidden = W_t -
+sum_v p_v W_v, and that mean of the head's rows is summed on the way forward.
 
-Axes: N positions, H hidden, V vocabulary, C words of one chunk.
+Axes: N positions, H hidden, V vocabulary, C words of one chunk, K chunks.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -21,9 +20,11 @@ from torch.distributed.tensor import DTensor
 CHUNK_ELEMENTS = 2**21
 """Logits that exist at once, of all positions together."""
 KEPT_BYTES = 2**28
-"""Logits that a trained head keeps for the backward pass, of all positions together."""
+"""What a trained head keeps for the backward pass, of all positions together."""
 MIN_WORDS = 256
 """Words of a chunk at least, however many positions there are: thinner products waste the processor."""
+LEAST_LOG = -60.0
+"""Logarithm of a chunk's share of the probability below which it counts as that: its inverse must be a number."""
 
 
 def linear_log_probs(
@@ -63,129 +64,135 @@ class _LinearLogProbs(torch.autograd.Function):
         with_entropy: bool,
         entropy_grad: bool,
     ) -> tuple[Tensor, Tensor]:
-        # With a trained head or an entropy's gradient the backward pass meets every logit anyway.
+        # With a trained head or an entropy's gradient the backward pass meets every word anyway.
         gather_mean = ctx.needs_input_grad[0] and not ctx.needs_input_grad[1] and not entropy_grad
-        keeps = any(ctx.needs_input_grad[:2]) and not gather_mean
+        keeps = any(ctx.needs_input_grad[:2]) and not gather_mean and not entropy_grad
         num_kept = KEPT_BYTES // max(len(hidden_NH) * weight_VH.element_size(), 1) if keeps else 0
+        vocabulary = _Vocabulary(hidden_NH, weight_VH, scale)
         sums = _Sums(hidden_NH, gather_mean=gather_mean, with_entropy=with_entropy)
-        ctx.kept = {}
-        for start, words_CH, logits_NC in _chunks(hidden_NH, weight_VH, scale, ctx.kept, num_kept):
-            sums.add(logits_NC, words_CH, targets_N - start)
-        normaliser_N = sums.normaliser()
-        entropy_N = sums.entropy() if with_entropy else torch.zeros_like(normaliser_N)
-        ctx.scale, ctx.entropy_grad, ctx.gather_mean = scale, entropy_grad, gather_mean
+        kept = {}
+        for start in vocabulary.starts:
+            words_CH, logits_NC = vocabulary.words(start), vocabulary.logits(start)
+            sums.add_target(logits_NC, targets_N - start)
+            shares_NC, own_N = vocabulary.softmax(logits_NC)
+            if start + len(words_CH) <= num_kept:
+                kept[start] = shares_NC.to(hidden_NH.dtype, copy=True), own_N
+            sums.add(logits_NC, shares_NC, own_N, words_CH)
+        normaliser_N, entropy_N = sums.normaliser_N, sums.entropy()
+        log_probs_N = sums.target_N - normaliser_N
+        ctx.scale, ctx.entropy_grad, ctx.gather_mean, ctx.kept = scale, entropy_grad, gather_mean, kept
         if gather_mean:
-            pull_NH = weight_VH[targets_N].to(sums.total_N.dtype) - sums.mean_NH / sums.total_N[:, None]
+            pull_NH = weight_VH[targets_N].to(normaliser_N.dtype) - sums.mean_NH
             ctx.save_for_backward((scale * pull_NH).to(hidden_NH.dtype))
         else:
-            ctx.save_for_backward(hidden_NH, weight_VH, targets_N, normaliser_N, entropy_N)
+            ctx.save_for_backward(hidden_NH, weight_VH, targets_N, normaliser_N, log_probs_N, entropy_N)
         if not entropy_grad:
             ctx.mark_non_differentiable(entropy_N)
-        return sums.target_N - normaliser_N, entropy_N
+        return log_probs_N, entropy_N
 
     @staticmethod
     def backward(ctx: Any, grad_N: Tensor, grad_entropy_N: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         if ctx.gather_mean:
             (pull_NH,) = ctx.saved_tensors
             return (grad_N[:, None] * pull_NH).to(pull_NH.dtype), None, None, None, None, None
-        hidden_NH, weight_VH, targets_N, normaliser_N, entropy_N = ctx.saved_tensors
+        hidden_NH, weight_VH, targets_N, normaliser_N, log_probs_N, entropy_N = ctx.saved_tensors
         wants_hidden, wants_weight = ctx.needs_input_grad[:2]
         grad_hidden_NH = torch.zeros_like(hidden_NH, dtype=normaliser_N.dtype) if wants_hidden else None
         grad_weight_VH = torch.empty_like(weight_VH) if wants_weight else None
-        rows_N = torch.arange(len(targets_N), device=targets_N.device)
-        # What all of a row's slopes share is left to the products with [N, H], which are smaller than [N, C].
-        shared_N1 = -ctx.scale * (torch.ones_like(grad_N) if ctx.entropy_grad else grad_N)[:, None]
-        pulling_NH = (shared_N1 * hidden_NH).to(hidden_NH.dtype)
-        for start, words_CH, logits_NC in _chunks(hidden_NH, weight_VH, ctx.scale, ctx.kept):
-            slope_NC = logits_NC.sub_(normaliser_N[:, None])
+        vocabulary = _Vocabulary(hidden_NH, weight_VH, ctx.scale)
+        for start in vocabulary.starts:
+            words_CH = vocabulary.words(start)
+            row_R = ((targets_N >= start) & (targets_N < start + len(words_CH))).nonzero()[:, 0]
+            target_R = row_R, targets_N[row_R] - start
+            # What all of a row's slopes share is left to the products with [N, H], which are smaller than [N, C].
             if ctx.entropy_grad:
-                pull_NC = (slope_NC + entropy_N[:, None]).mul_(grad_entropy_N[:, None]).add_(grad_N[:, None])
-                slope_NC.exp_().mul_(pull_NC)
+                logs_NC = vocabulary.logits(start).sub_(normaliser_N[:, None])
+                pull_NC = (logs_NC + entropy_N[:, None]).mul_(grad_entropy_N[:, None]).add_(grad_N[:, None])
+                slopes_NC = logs_NC.exp_().mul_(pull_NC)
+                slopes_NC[target_R] -= grad_N[row_R]
+                shared_N1 = grad_N.new_full((len(grad_N), 1), -ctx.scale)
             else:
-                slope_NC.exp_()
-            here_N = (targets_N >= start) & (targets_N < start + len(words_CH))
-            slope_NC[rows_N[here_N], targets_N[here_N] - start] -= grad_N[here_N] if ctx.entropy_grad else 1.0
-            slope_NC = slope_NC.to(hidden_NH.dtype)
+                slopes_NC, own_N = ctx.kept.pop(start, None) or vocabulary.softmax(vocabulary.logits(start))
+                share_N = (own_N - normaliser_N).clamp_(min=LEAST_LOG).exp_()
+                slopes_NC[target_R] = (log_probs_N.expm1() / share_N)[row_R].to(slopes_NC.dtype)
+                shared_N1 = (-ctx.scale * grad_N * share_N)[:, None]
+            slopes_NC = slopes_NC.to(hidden_NH.dtype)
             if grad_hidden_NH is not None:
-                _add_product(grad_hidden_NH, slope_NC, words_CH)
+                grad_hidden_NH.addcmul_(shared_N1, (slopes_NC @ words_CH).to(grad_hidden_NH.dtype))
             if grad_weight_VH is not None:
-                torch.mm(slope_NC.t(), pulling_NH, out=grad_weight_VH[start : start + len(words_CH)])
-        grad_hidden_NH = None if grad_hidden_NH is None else (shared_N1 * grad_hidden_NH).to(hidden_NH.dtype)
+                pulling_NH = (shared_N1 * hidden_NH).to(hidden_NH.dtype)
+                torch.mm(slopes_NC.t(), pulling_NH, out=grad_weight_VH[start : start + len(words_CH)])
+        grad_hidden_NH = None if grad_hidden_NH is None else grad_hidden_NH.to(hidden_NH.dtype)
         return grad_hidden_NH, grad_weight_VH, None, None, None, None
 
 
 class _Sums:
-    """What is summed over the vocabulary, relative to a running maximum; [N] or [N, H]."""
+    """What is summed over the vocabulary, [N] or [N, H]."""
 
     def __init__(self, hidden_NH: Tensor, *, gather_mean: bool, with_entropy: bool) -> None:
         dtype = torch.promote_types(hidden_NH.dtype, torch.float32)
-        self.highest_N = hidden_NH.new_full((len(hidden_NH),), float("-inf"), dtype=dtype)
-        self.total_N = torch.zeros_like(self.highest_N)
-        self.target_N = torch.zeros_like(self.highest_N)
-        self.weighted_N = torch.zeros_like(self.highest_N) if with_entropy else None
-        self.mean_NH = torch.zeros_like(hidden_NH, dtype=dtype) if gather_mean else torch.empty(0)
-        self.gather_mean = gather_mean
+        self.normaliser_N = hidden_NH.new_full((len(hidden_NH),), float("-inf"), dtype=dtype)
+        """Logarithm of the sum of all exponentials."""
+        self.target_N = torch.zeros_like(self.normaliser_N)
+        """The targets' logits."""
+        self.mean_logit_N = torch.zeros_like(self.normaliser_N) if with_entropy else None
+        self.mean_NH = torch.zeros_like(hidden_NH, dtype=dtype) if gather_mean else None
+        """Of the head's rows."""
 
-    def add(self, logits_NC: Tensor, words_CH: Tensor, places_N: Tensor) -> None:
-        """One chunk, whose logits are overwritten. Args: places_N: the targets' columns; outside 0..C-1 they are
-        another chunk's.
-        """
+    def add_target(self, logits_NC: Tensor, places_N: Tensor) -> None:
+        """Args: places_N: the targets' columns; outside 0..C-1 they are another chunk's."""
         here_N = (places_N >= 0) & (places_N < logits_NC.shape[1])
         column_N1 = places_N.clamp(0, logits_NC.shape[1] - 1)[:, None]
         self.target_N = logits_NC.gather(1, column_N1)[:, 0].where(here_N, self.target_N)
-        highest_N = self.highest_N.maximum(logits_NC.amax(1))
-        shrink_N = (self.highest_N - highest_N).exp()
-        if self.weighted_N is None:
-            parts_NC = logits_NC.sub_(highest_N[:, None]).exp_()
-        else:
-            parts_NC = (logits_NC - highest_N[:, None]).exp_()
-            self.weighted_N = self.weighted_N * shrink_N + logits_NC.mul_(parts_NC).sum(1)
-        self.highest_N = highest_N
-        self.total_N = self.total_N * shrink_N + parts_NC.sum(1)
-        if self.gather_mean:
-            _add_product(self.mean_NH.mul_(shrink_N[:, None]), parts_NC.to(words_CH.dtype), words_CH)
 
-    def normaliser(self) -> Tensor:
-        """log sum exp of all logits."""
-        return self.highest_N + self.total_N.log()
+    def add(self, logits_NC: Tensor, shares_NC: Tensor, own_N: Tensor, words_CH: Tensor) -> None:
+        """One chunk, whose logits are overwritten. Args: shares_NC, own_N: its softmax and normaliser."""
+        normaliser_N = torch.logaddexp(self.normaliser_N, own_N)
+        share_N = (own_N - normaliser_N).exp_()
+        self.normaliser_N = normaliser_N
+        if self.mean_logit_N is not None:
+            self.mean_logit_N.lerp_(logits_NC.mul_(shares_NC).sum(1), share_N)
+        if self.mean_NH is not None:
+            mean_NH = shares_NC.to(words_CH.dtype) @ words_CH
+            self.mean_NH.lerp_(mean_NH.to(self.mean_NH.dtype), share_N[:, None])
 
     def entropy(self) -> Tensor:
-        """The normaliser less the mean logit."""
-        assert self.weighted_N is not None
-        return self.normaliser() - self.weighted_N / self.total_N
+        """The normaliser less the mean logit; 0 where that was not asked for."""
+        return torch.zeros_like(self.normaliser_N) if self.mean_logit_N is None else self.normaliser_N - self.mean_logit_N
 
 
-def _add_product(total_NH: Tensor, left_NC: Tensor, words_CH: Tensor) -> None:
-    """Add left @ words to the total, whose dtype may be wider."""
-    if total_NH.dtype == words_CH.dtype:
-        total_NH.addmm_(left_NC, words_CH)
-    else:
-        total_NH += left_NC @ words_CH
+class _Vocabulary:
+    """Chunk by chunk, each in the room of the one before, in float32 (float64 stays)."""
 
+    def __init__(self, hidden_NH: Tensor, weight_VH: Tensor, scale: float) -> None:
+        num_rows, num_words = len(hidden_NH), len(weight_VH)
+        self.hidden_NH, self.weight_VH, self.scale = hidden_NH, weight_VH, scale
+        self.size = min(max(CHUNK_ELEMENTS // max(num_rows, 1), MIN_WORDS), num_words)
+        self.starts = range(0, num_words, self.size)
+        """The number of each chunk's first word."""
+        product = hidden_NH.new_empty(num_rows * self.size)
+        wide = torch.promote_types(product.dtype, torch.float32)
+        self._rooms = product, product.new_empty(product.shape, dtype=wide), product.new_empty(product.shape, dtype=wide)
 
-def _chunks(
-    hidden_NH: Tensor, weight_VH: Tensor, scale: float, kept: dict[int, Tensor], num_kept: int = 0
-) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """Chunk by chunk: the number of the first word, the head's rows, and the logits, [N, C].
+    def words(self, start: int) -> Tensor:
+        """The head's rows, [C, H]."""
+        return self.weight_VH[start : start + self.size]
 
-    Logits are in float32 (float64 stays) and may be overwritten; the next chunk's take their place.
+    def logits(self, start: int) -> Tensor:
+        """[N, C]; may be overwritten."""
+        words_CH = self.words(start)
+        product_NC, logits_NC, _ = self._cut(len(words_CH))
+        torch.mm(self.hidden_NH, words_CH.t(), out=product_NC)
+        logits_NC.copy_(product_NC)
+        return logits_NC if self.scale == 1.0 else logits_NC.mul_(self.scale)
 
-    Args: kept: unscaled logits by first word, in the dtype of the product; those that are there are used up instead of
-    computed. num_kept: keep those of the first so many words there.
-    """
-    num_rows, num_words = len(hidden_NH), len(weight_VH)
-    size = min(max(CHUNK_ELEMENTS // max(num_rows, 1), MIN_WORDS), num_words)
-    room = hidden_NH.new_empty(num_rows * size)
-    wide_room = room.new_empty(room.shape, dtype=torch.promote_types(room.dtype, torch.float32))
-    for start in range(0, num_words, size):
-        words_CH = weight_VH[start : start + size]
-        shape = num_rows, len(words_CH)
-        logits_NC = kept.pop(start, None)
-        if logits_NC is None:
-            keep = start + len(words_CH) <= num_kept
-            logits_NC = hidden_NH.new_empty(shape) if keep else room[: math.prod(shape)].view(shape)
-            torch.mm(hidden_NH, words_CH.t(), out=logits_NC)
-            if keep:
-                kept[start] = logits_NC
-        wide_NC = wide_room[: math.prod(shape)].view(shape).copy_(logits_NC)
-        yield start, words_CH, wide_NC if scale == 1.0 else wide_NC.mul_(scale)
+    def softmax(self, logits_NC: Tensor) -> tuple[Tensor, Tensor]:
+        """[N, C], which may be overwritten, and the logarithm of what the exponentials were divided by, [N]."""
+        shares_NC = self._cut(logits_NC.shape[1])[2]
+        torch.softmax(logits_NC, 1, out=shares_NC)
+        # The word with the largest logit says it with the least rounding.
+        return shares_NC, logits_NC.amax(1) - shares_NC.amax(1).log_()
+
+    def _cut(self, num_words: int) -> list[Tensor]:
+        shape = len(self.hidden_NH), num_words
+        return [room[: math.prod(shape)].view(shape) for room in self._rooms]

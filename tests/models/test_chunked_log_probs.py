@@ -59,6 +59,30 @@ def test_values_and_gradients_equal_the_plain_way(
     assert (found[1][3] is not None) is trained_head
 
 
+@pytest.mark.parametrize("kept_words", [0, V])
+@pytest.mark.parametrize("favourite", [7.0, 14.0, 200.0])
+def test_gradients_survive_a_word_that_is_nearly_sure(
+    favourite: float, kept_words: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The slope 1 - p is 0.5, 0.001 and nothing; other chunks' share of the probability goes down to e^-200."""
+    monkeypatch.setattr(chunked_log_probs, "KEPT_BYTES", kept_words * N * 8)
+    _, weight_VH, targets_N = inputs()
+    weight_VH[:, 0] = 0
+    weight_VH[300, 0] = 1
+    hidden_NH = torch.zeros(N, H, dtype=torch.float64)
+    hidden_NH[:, 0] = favourite
+    targets_N[::2] = 300
+    found = []
+    for dtype in (torch.float64, torch.bfloat16):
+        leaves = [one.to(torch.bfloat16).to(dtype).requires_grad_() for one in (hidden_NH, weight_VH)]
+        log_probs_N = (plain if dtype is torch.float64 else linear_log_probs)(*leaves, targets_N, temperature=1.0)[0]
+        # The other rows' slopes would drown theirs in the head's gradient.
+        log_probs_N[::2].sum().backward()
+        found.append([leaf.grad.double() for leaf in leaves if leaf.grad is not None])
+    for exact, ours in zip(*found, strict=True):
+        assert ((ours - exact).norm(dim=1) <= 0.03 * exact.norm(dim=1) + 1e-5).all()
+
+
 def test_gradient_equals_finite_differences() -> None:
     hidden_NH, weight_VH, targets_N = inputs()
     weight_VH = weight_VH[:300].clone().requires_grad_()
