@@ -1,11 +1,11 @@
 """Log-probabilities of given tokens without the table of all of them: [N, V] never exists, forward or backward.
 
-The vocabulary is walked through in chunks. Each gives the softmax over its own words and what that was divided by; of the
-latter comes the normaliser of all, as in online softmax (arXiv 1805.02867). The backward pass computes the softmax again,
-but for the first few chunks, which are kept. With a frozen head (LoRA) it needs none: d log p(t) / d hidden = W_t -
-sum_v p_v W_v, and that mean of the head's rows is summed on the way forward.
+The vocabulary is walked through in chunks. Each gives the softmax over its own words and what that was divided by;
+together they make the normaliser of all, as in online softmax (arXiv 1805.02867). The backward pass computes the
+softmax again, but for the first few chunks, which are kept. With a frozen head (LoRA) it needs none: d log p(t) / d
+hidden = W_t - sum_v p_v W_v, and that mean of the head's rows is summed on the way forward.
 
-Axes: N positions, H hidden, V vocabulary, C words of one chunk, K chunks.
+Axes: N positions, H hidden, V vocabulary, C words of one chunk.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class _LinearLogProbs(torch.autograd.Function):
         normaliser_N, entropy_N = sums.normaliser_N, sums.entropy()
         log_probs_N = sums.target_N - normaliser_N
         ctx.scale, ctx.entropy_grad, ctx.gather_mean, ctx.kept = scale, entropy_grad, gather_mean, kept
-        if gather_mean:
+        if sums.mean_NH is not None:
             pull_NH = weight_VH[targets_N].to(normaliser_N.dtype) - sums.mean_NH
             ctx.save_for_backward((scale * pull_NH).to(hidden_NH.dtype))
         else:
@@ -158,7 +158,9 @@ class _Sums:
 
     def entropy(self) -> Tensor:
         """The normaliser less the mean logit; 0 where that was not asked for."""
-        return torch.zeros_like(self.normaliser_N) if self.mean_logit_N is None else self.normaliser_N - self.mean_logit_N
+        if self.mean_logit_N is None:
+            return torch.zeros_like(self.normaliser_N)
+        return self.normaliser_N - self.mean_logit_N
 
 
 class _Vocabulary:
@@ -170,9 +172,10 @@ class _Vocabulary:
         self.size = min(max(CHUNK_ELEMENTS // max(num_rows, 1), MIN_WORDS), num_words)
         self.starts = range(0, num_words, self.size)
         """The number of each chunk's first word."""
-        product = hidden_NH.new_empty(num_rows * self.size)
-        wide = torch.promote_types(product.dtype, torch.float32)
-        self._rooms = product, product.new_empty(product.shape, dtype=wide), product.new_empty(product.shape, dtype=wide)
+        wide = torch.promote_types(hidden_NH.dtype, torch.float32)
+        self._rooms = [
+            hidden_NH.new_empty(num_rows * self.size, dtype=dtype) for dtype in (hidden_NH.dtype, wide, wide)
+        ]
 
     def words(self, start: int) -> Tensor:
         """The head's rows, [C, H]."""

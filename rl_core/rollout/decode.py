@@ -97,8 +97,7 @@ def decode(
     Args: policy: a CausalLMPolicy whose parameters are gathered. requests: token ids, ragged. packed: what
     `packed_weights` made of the policy's layers.
     """
-    from rl_core.rollout.growing_cache import grow
-    from rl_core.rollout.next_states import NextStates
+    from rl_core.rollout.next_states import next_states
 
     model = policy.language_model
     prompts = [request.token_ids for request in requests]
@@ -110,12 +109,10 @@ def decode(
     media_B = [request.media for request in requests]
     inputs = policy.inputs(ids_BP, attention_BP, positions_of(attention_BP), media_B)
     output = model.model(**inputs, use_cache=True)
-    cache = output.past_key_values
     hidden = output.last_hidden_state[:, -1].repeat_interleave(counts_P, 0)
-    sees_all = grow(cache, counts_P)
-    attention = attention_BP.repeat_interleave(counts_P, 0)
     # Positions may have several axes; they agree at the last token, which is text.
-    last = inputs["position_ids"][..., -1].reshape(-1, len(prompts))[0].repeat_interleave(counts_P)
+    last_P = inputs["position_ids"][..., -1].reshape(-1, len(prompts))[0]
+    last = last_P.repeat_interleave(counts_P)
     limits_P = torch.tensor([sampling.limit(request) for request in requests], device=device)
     limit = limits_P.repeat_interleave(counts_P)
 
@@ -123,7 +120,8 @@ def decode(
     rows = torch.arange(len(replies), device=device)
     eos = torch.tensor(sampling.eos_ids, device=device)
     with without_hooks(model):
-        next_states = NextStates(model.model, cache, packed or {}, sees_all=sees_all)
+        probe = ids_BP[:, -1], policy.reply_positions(last_P, 0)
+        read = next_states(model.model, output.past_key_values, counts_P, attention_BP, packed or {}, probe)
         for step in range(int(limits_P.max())):
             tokens_R, log_probs_R = _draw(policy.choices(model.lm_head(hidden)), sampling.temperature, generator)
             for row, token, log_prob in zip(rows.tolist(), tokens_R.tolist(), log_probs_R.tolist(), strict=True):
@@ -136,11 +134,9 @@ def decode(
             if len(keep) == 0:
                 break
             if len(keep) < len(rows):
-                cache.batch_select_indices(keep)
-                rows, attention, last, tokens_R = rows[keep], attention[keep], last[keep], tokens_R[keep]
-                limit = limit[keep]
-            attention = torch.cat([attention, attention.new_ones(len(rows), 1)], dim=1)
-            hidden = next_states(tokens_R, policy.reply_positions(last, step), attention)
+                read.select(keep)
+                rows, last, tokens_R, limit = rows[keep], last[keep], tokens_R[keep], limit[keep]
+            hidden = read.step(tokens_R, policy.reply_positions(last, step))
     return replies
 
 

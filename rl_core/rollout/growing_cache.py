@@ -19,14 +19,16 @@ class GrowingLayer(DynamicLayer):
     """One layer's keys and values, [R, heads, length, D], as views into roomier memory.
 
     Args: filled: a layer after the prefill, [P, heads, length, D]. counts_P: how many replies each prompt gets.
+    from_start: whether rows begin with their prompt; otherwise they are empty.
     """
 
-    def __init__(self, filled: DynamicLayer, counts_P: Tensor) -> None:
+    def __init__(self, filled: DynamicLayer, counts_P: Tensor, *, from_start: bool = True) -> None:
         super().__init__()
         assert filled.keys is not None and filled.values is not None
         self.dtype, self.device, self.is_initialized = filled.keys.dtype, filled.keys.device, True
-        self._rooms = [_roomy(one, counts_P) for one in (filled.keys, filled.values)]
-        self._show(filled.keys.shape[2])
+        length = filled.keys.shape[2] if from_start else 0
+        self._rooms = [_roomy(one[:, :, :length], counts_P) for one in (filled.keys, filled.values)]
+        self._show(length)
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Append tokens. Returns: all keys and values of the rows."""
@@ -54,17 +56,18 @@ class GrowingLayer(DynamicLayer):
         return self.keys, self.values
 
 
-def grow(cache: Cache, counts_P: Tensor) -> bool:
-    """Repeat a cache's rows after the prefill, and give its plain layers room; others (sliding windows) stay as is.
+def is_plain(cache: Cache) -> bool:
+    """Whether a token sees all of its row, in every layer of a cache after the prefill (sliding windows cut it off)."""
+    return all(type(layer) is DynamicLayer and layer.keys is not None for layer in cache.layers)
 
-    Returns: whether all are plain, so that a token sees all of its row.
-    """
+
+def grow(cache: Cache, counts_P: Tensor) -> None:
+    """Repeat a cache's rows after the prefill, and give its plain layers room; others (sliding windows) stay as is."""
     for index, layer in enumerate(cache.layers):
         if type(layer) is DynamicLayer and layer.keys is not None:
             cache.layers[index] = GrowingLayer(layer, counts_P)
         else:
             layer.batch_repeat_interleave(counts_P)  # type: ignore[arg-type]
-    return all(isinstance(layer, GrowingLayer) for layer in cache.layers)
 
 
 def _roomy(states: Tensor, counts: Tensor | None = None) -> Tensor:

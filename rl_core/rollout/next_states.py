@@ -1,13 +1,14 @@
 """The hidden states of one more token in each row of a decoding batch.
 
 A plain decoder is stepped through here (`plain_decoder`), everything else by transformers. Which of the two a model is
-shows in its first token, which is computed both ways.
+shows in a token after its first prompts, which is computed both ways.
 
-Axes: R rows, H hidden features, L positions.
+Axes: P prompts, R rows, H hidden features, L positions.
 """
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -16,58 +17,92 @@ from torch import Tensor, nn
 from transformers.cache_utils import Cache
 
 from rl_core.models.packed_weights import Packed
+from rl_core.rollout.decoder_memory import WholeRows, attention_mask, memory_of
+from rl_core.rollout.growing_cache import grow, is_plain
 from rl_core.rollout.plain_decoder import PlainDecoder, plain_decoder
 
 ALIKE = 1e-3
 """Relative difference up to which hidden states are the same."""
-_is_plain: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
+_is_plain_decoder: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
 """What was found out about models."""
 
 
-class NextStates:
+def next_states(
+    model: Any,
+    cache: Cache,
+    counts_P: Tensor,
+    attention_PL: Tensor,
+    packed: Packed,
+    probe_P: tuple[Tensor, Tensor],
+) -> ByPlainDecoder | ByTransformers:
     """Steps of one batch.
 
-    Args: model: of transformers, without its head. cache: after the prefill and `grow`. packed: products of its layers.
-    sees_all: whether a token sees all of its row.
+    Args: model: of transformers, without its head. cache: after the prefill; it is used up. counts_P: replies to each
+    prompt. attention_PL: where a token is. packed: products of its layers. probe_P: a token of each prompt, any, and
+    its positions, [P, 1] or with several axes [A, P, 1].
     """
+    # Several axes of positions are for pictures.
+    may_be_plain = _is_plain_decoder.get(model, True) and is_plain(cache) and probe_P[1].dim() == 2
+    plain = plain_decoder(model, packed) if may_be_plain and counts_P.device.type == "cpu" else None
+    if plain is not None and model not in _is_plain_decoder:
+        _is_plain_decoder[model] = _says_the_same(plain, cache, attention_PL, probe_P)
+    if plain is not None and _is_plain_decoder[model]:
+        return ByPlainDecoder(plain, cache, counts_P, attention_PL)
+    return ByTransformers(model, cache, counts_P, attention_PL)
 
-    def __init__(self, model: Any, cache: Cache, packed: Packed, *, sees_all: bool) -> None:
+
+class ByPlainDecoder:
+    """Tokens through a loop of ours."""
+
+    def __init__(self, plain: PlainDecoder, cache: Cache, counts_P: Tensor, attention_PL: Tensor) -> None:
+        self.plain, self.memory = plain, memory_of(cache.layers, counts_P, attention_PL)
+
+    def step(self, tokens_R: Tensor, positions_R1: Tensor) -> Tensor:
+        """Append a token to each row. Returns: its hidden states after the last norm, [R, H]."""
+        return self.plain.step(tokens_R, positions_R1, self.memory)
+
+    def select(self, rows: Tensor) -> None:
+        """Keep these rows, ascending."""
+        self.memory.select(rows)
+
+
+class ByTransformers:
+    """Tokens through the model as it is."""
+
+    def __init__(self, model: Any, cache: Cache, counts_P: Tensor, attention_PL: Tensor) -> None:
         self.model, self.cache = model, cache
-        self.mask_format = _mask_format(model, cache) if sees_all else None
-        may_be_plain = self.mask_format is not None and _is_plain.get(model, True)
-        self.plain = plain_decoder(model, cache, packed) if may_be_plain else None
+        self.mask_format = _mask_format(model, cache) if is_plain(cache) else None
+        self.attention_RL = attention_PL.repeat_interleave(counts_P, 0)
+        grow(cache, counts_P)
 
-    def __call__(self, tokens_R: Tensor, positions: Tensor, attention_RL: Tensor) -> Tensor:
+    def step(self, tokens_R: Tensor, positions: Tensor) -> Tensor:
         """Append a token to each row. Returns: its hidden states after the last norm, [R, H].
 
-        Args: positions: [R, 1], or with several axes [A, R, 1]. attention_RL: where a token is, the new one included.
+        Args: positions: [R, 1], or with several axes [A, R, 1].
         """
-        mask = attention_RL if self.mask_format is None else _mask(attention_RL, self.mask_format)
-        # Several axes of positions are for pictures.
-        if self.plain is None or positions.dim() != 2:
-            return self._by_transformers(tokens_R, positions, mask)
-        if self.model not in _is_plain:
-            return self._both_ways(self.plain, tokens_R, positions, mask)
-        return self.plain.step(tokens_R, positions, mask)
-
-    def _by_transformers(self, tokens_R: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
+        self.attention_RL = nn.functional.pad(self.attention_RL, (0, 1), value=1)
+        mask = self.attention_RL
         return self.model(
             input_ids=tokens_R[:, None],
-            attention_mask=mask,
+            attention_mask=mask if self.mask_format is None else attention_mask(mask, self.mask_format),
             position_ids=positions,
             past_key_values=self.cache,
             use_cache=True,
         ).last_hidden_state[:, -1]
 
-    def _both_ways(self, plain: PlainDecoder, tokens_R: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
-        ours_RH = plain.step(tokens_R, positions, mask)
-        self.cache.crop(-1)
-        theirs_RH = self._by_transformers(tokens_R, positions, mask)
-        difference, size = (ours_RH - theirs_RH).float().norm(), theirs_RH.float().norm()
-        _is_plain[self.model] = bool(difference <= ALIKE * size)
-        if not _is_plain[self.model]:
-            self.plain = None
-        return theirs_RH
+    def select(self, rows: Tensor) -> None:
+        """Keep these rows, ascending."""
+        self.attention_RL = self.attention_RL[rows]
+        self.cache.batch_select_indices(rows)
+
+
+def _says_the_same(plain: PlainDecoder, cache: Cache, attention_PL: Tensor, probe_P: tuple[Tensor, Tensor]) -> bool:
+    """Whether a token after each prompt becomes the same by both ways. The cache stays as it is."""
+    once_P = torch.ones_like(attention_PL[:, 0])
+    ours_PH = plain.step(*probe_P, WholeRows(list(cache.layers), once_P, attention_PL))
+    theirs_PH = ByTransformers(plain.model, copy.deepcopy(cache), once_P, attention_PL).step(*probe_P)
+    difference, size = (ours_PH - theirs_PH).float().norm(), theirs_PH.float().norm()
+    return bool(difference <= ALIKE * size)
 
 
 def _mask_format(model: Any, cache: Cache) -> torch.dtype | None:
@@ -78,9 +113,3 @@ def _mask_format(model: Any, cache: Cache) -> torch.dtype | None:
     first: Any = cache.layers[0]
     keys = first.keys
     return keys.dtype if keys.is_cpu and model.config._attn_implementation.startswith("sdpa") else None
-
-
-def _mask(attention_RL: Tensor, dtype: torch.dtype) -> Tensor:
-    """What is added to the scores of one token of each row, [R, 1, 1, L]."""
-    mask_RL = torch.zeros_like(attention_RL, dtype=dtype).masked_fill_(attention_RL == 0, float("-inf"))
-    return mask_RL[:, None, None]

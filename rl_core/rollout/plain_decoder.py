@@ -4,7 +4,8 @@ A token is a few hundred numbers a layer, so that what transformers does around 
 arguments, views) takes time of its own. Here a layer is its operations alone, in the same order and with the same
 roundings. A model may have the parts of a plain decoder and still do something else with them: see `next_states`.
 
-Axes: R rows, H hidden features, Q query heads, K key heads, D features of a head, L positions.
+Axes: R rows, H hidden features, M features between, S states of a layer's heads, K key heads, G query heads of each,
+D features of a head.
 """
 
 from __future__ import annotations
@@ -14,15 +15,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention, silu
-from transformers.cache_utils import Cache
+from torch.nn.functional import silu
 
 from rl_core.models.gated_mlp import GatedMLP
 from rl_core.models.packed_weights import Packed, Product
 from rl_core.models.packing import ROW_BY_ROW
 from rl_core.models.rms_norm import RMSNorm
 from rl_core.models.rotary import turn
-from rl_core.rollout.growing_cache import GrowingLayer
+from rl_core.rollout.decoder_memory import SharedPrompts, WholeRows
 
 MODEL = {"embed_tokens", "layers", "norm", "rotary_emb"}
 """What transformers calls the parts of a plain decoder,"""
@@ -35,7 +35,7 @@ HEAD_NORMS = {"q_norm", "k_norm"}
 
 
 class PlainDecoder:
-    """A transformers model over its cache, in the shape that decoder-only models mostly have.
+    """A transformers model in the shape that decoder-only models mostly have.
 
     Pre-norm, rotary embeddings, grouped queries (arXiv 2305.13245), a gated MLP with SiLU.
     """
@@ -43,18 +43,19 @@ class PlainDecoder:
     def __init__(self, model: Any, blocks: list[_Block]) -> None:
         self.model, self.blocks = model, blocks
 
-    def step(self, tokens_R: Tensor, positions_R1: Tensor, mask_R11L: Tensor) -> Tensor:
+    def step(self, tokens_R: Tensor, positions_R1: Tensor, memory: WholeRows | SharedPrompts) -> Tensor:
         """Append a token to each row. Returns: its hidden states after the last norm, [R, H].
 
-        Args: mask_R11L: what is added to the attention's scores.
+        Args: memory: what the rows have read so far.
         """
+        memory.begin()
         hidden_RH = self.model.embed_tokens(tokens_R)
         cos_R1D, sin_R1D = (
             angle.view(len(tokens_R), 1, -1) for angle in self.model.rotary_emb(hidden_RH, positions_R1)
         )
         angles = cos_R1D, *sin_R1D.chunk(2, -1)
-        for block in self.blocks:
-            hidden_RH = block.step(hidden_RH, angles, mask_R11L)
+        for index, block in enumerate(self.blocks):
+            hidden_RH = block.step(hidden_RH, angles, memory, index)
         return self.model.norm(hidden_RH)
 
 
@@ -66,13 +67,18 @@ class _Block:
     attention: Any
     head_norms: tuple[RMSNorm, RMSNorm] | None
     """Of queries and keys."""
-    cached: GrowingLayer
     writes: Product
     second_norm: RMSNorm
     gate_up: Product
     down: Product
 
-    def step(self, hidden_RH: Tensor, angles: tuple[Tensor, Tensor, Tensor], mask_R11L: Tensor) -> Tensor:
+    def step(
+        self,
+        hidden_RH: Tensor,
+        angles: tuple[Tensor, Tensor, Tensor],
+        memory: WholeRows | SharedPrompts,
+        index: int,
+    ) -> Tensor:
         num_rows, size = len(hidden_RH), self.attention.head_dim
         num_keys = self.reads.sizes[1] // size
         states_RSD = self.reads.whole(self.first_norm.forward(hidden_RH)).view(num_rows, -1, size)
@@ -82,33 +88,30 @@ class _Block:
             query_norm, key_norm = self.head_norms
             asking_RSD = torch.cat([query_norm.forward(queries_RQD), key_norm.forward(keys_RKD)], 1)
         turned_RSD = turn(asking_RSD, *angles, sign=1)
-        added = turned_RSD[:, -num_keys:, None], states_RSD[:, -num_keys:, None]
-        keys_RKLD, values_RKLD = self.cached.update(*added)
         queries_RKGD = turned_RSD[:, :-num_keys].reshape(num_rows, num_keys, -1, size)
-        seen_RKGD = scaled_dot_product_attention(
-            queries_RKGD, keys_RKLD, values_RKLD, mask_R11L, scale=self.attention.scaling
-        )
+        added = turned_RSD[:, -num_keys:], states_RSD[:, -num_keys:]
+        seen_RKGD = memory.attend(index, queries_RKGD, *added, self.attention.scaling)
         hidden_RH = hidden_RH + self.writes.whole(seen_RKGD.reshape(num_rows, -1))
         gate_RM, up_RM = self.gate_up.whole(self.second_norm.forward(hidden_RH)).split(self.gate_up.sizes, -1)
         return hidden_RH + self.down.whole(silu(gate_RM) * up_RM)
 
 
-def plain_decoder(model: Any, cache: Cache, packed: Packed) -> PlainDecoder | None:
+def plain_decoder(model: Any, packed: Packed) -> PlainDecoder | None:
     """A transformers model (without its head) as a plain decoder; None where it has another shape."""
     if _parts(model) != MODEL or not isinstance(model.norm, RMSNorm):
         return None
-    if model.config._attn_implementation not in ("sdpa", ROW_BY_ROW) or len(model.layers) != len(cache.layers):
+    if model.config._attn_implementation not in ("sdpa", ROW_BY_ROW):
         return None
-    blocks = [_block(*pair, packed) for pair in zip(model.layers, cache.layers, strict=True)]
+    blocks = [_block(block, packed) for block in model.layers]
     plain = [block for block in blocks if block is not None]
     turned = 2 * len(getattr(model.rotary_emb, "inv_freq", ()))
     is_whole = all(block.attention.head_dim == turned for block in plain)
     return PlainDecoder(model, plain) if len(plain) == len(blocks) and is_whole else None
 
 
-def _block(block: Any, cached: Any, packed: Packed) -> _Block | None:
+def _block(block: Any, packed: Packed) -> _Block | None:
     hooked = any(module._forward_hooks or module._forward_pre_hooks for module in block.modules())
-    if hooked or _parts(block) != BLOCK or not isinstance(cached, GrowingLayer):
+    if hooked or _parts(block) != BLOCK:
         return None
     attention, mlp = block.self_attn, block.mlp
     extra = _parts(attention) - ATTENTION
@@ -124,7 +127,7 @@ def _block(block: Any, cached: Any, packed: Packed) -> _Block | None:
     if len(products) < len(groups) or not all(isinstance(norm, RMSNorm) for norm in (*norms, *(head_norms or ()))):
         return None
     reads, writes, gate_up, down = products
-    return _Block(norms[0], reads, attention, head_norms, cached, writes, norms[1], gate_up, down)
+    return _Block(norms[0], reads, attention, head_norms, writes, norms[1], gate_up, down)
 
 
 def _parts(module: Any) -> set[str]:

@@ -4,7 +4,7 @@ import torch
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicSlidingWindowLayer
 
-from rl_core.rollout.growing_cache import ROOM, GrowingLayer, grow
+from rl_core.rollout.growing_cache import ROOM, GrowingLayer, grow, is_plain
 
 HEADS, WIDTH = 2, 4
 
@@ -47,6 +47,6 @@ def test_a_cache_in_which_a_token_does_not_see_all_says_so():
     window = DynamicSlidingWindowLayer(4)
     window.update(*states(1, 5, torch.Generator().manual_seed(0)))
     windowed.layers.append(window)
-    assert grow(plain, torch.tensor([2]))
-    assert not grow(windowed, torch.tensor([2]))
+    assert is_plain(plain) and not is_plain(windowed)
+    grow(windowed, torch.tensor([2]))
     assert [len(cached) for cached, *_ in windowed] == [2, 2]

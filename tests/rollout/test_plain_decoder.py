@@ -32,8 +32,9 @@ from rl_core.models.gated_mlp import use_gated_mlps
 from rl_core.models.packed_weights import packed_weights
 from rl_core.models.rms_norm import use_quick_norms
 from rl_core.models.rotary import use_quick_rotations
-from rl_core.rollout import next_states
+from rl_core.rollout import decoder_memory, next_states
 from rl_core.rollout.decode import Reply, Request, Sampling, decode
+from rl_core.rollout.decoder_memory import SharedPrompts
 from rl_core.rollout.plain_decoder import PlainDecoder
 
 pytestmark = pytest.mark.skipif(
@@ -105,19 +106,39 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return taken
 
 
+@pytest.fixture
+def shared(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Lets siblings share their prompt's keys however few these are: the number of layers that they were asked in."""
+    asked: list[int] = []
+    attend = SharedPrompts.attend
+
+    def counted(self: SharedPrompts, layer: int, *rest: Any) -> torch.Tensor:
+        asked.append(layer)
+        return attend(self, layer, *rest)
+
+    monkeypatch.setattr(SharedPrompts, "attend", counted)
+    monkeypatch.setattr(decoder_memory, "SAVED_KEYS", 1)
+    return asked
+
+
 @pytest.mark.parametrize("name", PLAIN)
-def test_a_plain_decoder_says_what_transformers_says(name: str, steps: list[int]):
+@pytest.mark.parametrize("shares", [False, True])
+def test_a_plain_decoder_says_what_transformers_says(
+    name: str, shares: bool, steps: list[int], request: pytest.FixtureRequest
+):
+    asked = request.getfixturevalue("shared") if shares else []
     policy = policy_of(PLAIN[name])
     expected = play(policy, packed=False)
     assert not steps
     for count in (1, 2):
         replies = play(policy, packed=True)
         longest = max(len(reply.token_ids) for reply in replies)
-        assert len(steps) == count * (longest - 1), "each token but the first, which the prompt gives"
+        assert len(steps) == 1 + count * (longest - 1), "a probe, and each token but the first, which the prompt gives"
+        assert len(asked) == (3 * count * (longest - 1) if shares else 0)
         for reply, wanted in zip(replies, expected, strict=True):
             assert reply.token_ids == wanted.token_ids
             assert reply.log_probs == pytest.approx(wanted.log_probs, abs=1e-4)
-    assert len(set(steps)) > 2, "rows leave"
+    assert len(set(steps[1:])) > 2, "rows leave"
     seen = [value for reply in expected for value in reply.log_probs]
     assert max(seen) - min(seen) > 2, "all tokens were about equally likely"
 
@@ -152,13 +173,13 @@ def test_what_has_other_parts_is_left_to_transformers(name: str, steps: list[int
 
 
 @pytest.mark.parametrize("name", SEEMING)
-def test_what_does_something_else_with_the_same_parts_is_found_out_in_its_first_token(name: str, steps: list[int]):
+def test_what_does_something_else_with_the_same_parts_is_found_out_in_a_token(name: str, steps: list[int]):
     policy = policy_of(SEEMING[name])
     expected = play(policy, packed=True, known=False)
     for _ in range(2):
         assert play(policy, packed=True) == expected
     assert len(steps) == 1
-    assert next_states._is_plain[policy.language_model.model] is False
+    assert next_states._is_plain_decoder[policy.language_model.model] is False
 
 
 @pytest.mark.parametrize("part", ["self_attn", "mlp.down_proj"])
