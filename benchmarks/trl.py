@@ -1,7 +1,7 @@
 """`make bench-trl`: a step of GRPO beside TRL's, the same prompts, sampling and number of tokens, taking turns.
 
     python -m benchmarks.trl [--steps 3] [--warm-up 2] [--settings bf16 fp32] [--lora] [--threads 2] [--write]
-        [--seeds 1] [--free] [--checkpointing] [key=value ...]
+        [--seeds 1] [--free] [--examples 0] [--checkpointing] [key=value ...]
 
 SmolLM2-135M, 8 prompts x 8 samples x 64 tokens, no KL. Each setting starts one process per side, kept for all its
 steps, of which one at a time works; the median of the steps after the warm-up counts, in which both sides get their
@@ -10,8 +10,9 @@ memory. `fp32` computes in float32, `bf16` in bfloat16 with float32 weights kept
 `bf16-one-pass` all rows of the step at once. Both sides train all samples, those without advantage too. Peak memory is
 that of the process. Processor seconds are printed beside those of the wall: other work on the machine lengthens them
 less. `--free` lets replies end by themselves, learns at a rate that shows in a few steps, and compares rewards instead,
-over `--seeds` seeds; our side then leaves out samples without advantage, as a user's run does. What `key=value` says
-changes our recipe. `--write` puts the tables into docs/benchmarks.md.
+over `--seeds` seeds; our side then leaves out samples without advantage, as a user's run does. `--examples` makes the
+prompts longer, by so many solved ones in front of each. What `key=value` says changes our recipe. `--write` puts the
+tables into docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -227,17 +228,30 @@ def product_format() -> str:
     return "bfloat16" if has_bfloat16_products() else "float32"
 
 
-def write_prompts(folder: Path, num_rows: int) -> Path:
-    """The training rows of the recipe `text`, over and over, as both sides read them."""
+def write_prompts(folder: Path, num_rows: int, num_examples: int = 0) -> Path:
+    """The training rows of the recipe `text`, over and over, as both sides read them.
+
+    Args: num_examples: how many others stand in front of each, solved.
+    """
     spec = GenerateSpec.model_validate(load_recipe("text").data.train[0])
     rows = [json.loads(line) for line in materialise(spec, folder).read_text().splitlines()]
     path = folder / "prompts.jsonl"
     with path.open("w") as file:
         for number in range(num_rows):
-            row = rows[number % len(rows)]
-            answer = str(row["reward_spec"]["ground_truth"])
-            file.write(json.dumps({"prompt": row["prompt"], "answer": answer, "row": row}) + "\n")
+            *others, row = (rows[(number + ahead) % len(rows)] for ahead in range(num_examples, -1, -1))
+            prompt = [message for other in others for message in _solved(other)] + row["prompt"]
+            line = {"prompt": prompt, "answer": _answer(row), "row": row | {"prompt": prompt}}
+            file.write(json.dumps(line) + "\n")
     return path
+
+
+def _solved(row: dict[str, Any]) -> list[dict[str, str]]:
+    """Its messages, answered."""
+    return [*row["prompt"], {"role": "assistant", "content": _answer(row)}]
+
+
+def _answer(row: dict[str, Any]) -> str:
+    return str(row["reward_spec"]["ground_truth"])
 
 
 def main() -> None:
@@ -253,6 +267,7 @@ def main() -> None:
     parser.add_argument("--new-tokens", type=int, default=64)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--free", action="store_true", help="replies end by themselves")
+    parser.add_argument("--examples", type=int, default=0, help="solved ones in front of each prompt")
     parser.add_argument("--checkpointing", action="store_true", help="let TRL recompute activations, its default")
     parser.add_argument("--write", action="store_true", help="put the tables into docs/benchmarks.md")
     parser.add_argument("overrides", nargs="*", metavar="key=value")
@@ -280,7 +295,7 @@ def settings_of(args: argparse.Namespace, setting: str, seed: int, folder: Path)
     return {
         **SETTINGS[setting],
         "model": locate(MODEL, Home.default().models),
-        "prompts": str(write_prompts(folder, args.prompts * (args.warm_up + args.steps))),
+        "prompts": str(write_prompts(folder, args.prompts * (args.warm_up + args.steps), args.examples)),
         "num_prompts": args.prompts,
         "samples": args.samples,
         "new_tokens": args.new_tokens,

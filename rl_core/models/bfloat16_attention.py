@@ -3,8 +3,8 @@
 torch cuts short rows into products too small for the processor, and allocates memory for each of them; for rows of a
 hundred tokens it takes three times as long as batched products that fill a whole matrix of attention weights (`make
 bench-attention`). Short rows keep that matrix for the backward pass. Longer ones are torch's forward, and make it again
-from what torch's softmax was divided by, as in FlashAttention (arXiv 2205.14135, algorithm 4); rows longer than
-`MAX_LENGTH` are torch's both ways.
+from what torch's softmax was divided by, as in FlashAttention (arXiv 2205.14135, algorithm 4); rows with more than
+`MAX_WEIGHTS` are torch's both ways.
 
 A product in bfloat16 rounds its result, and scores are large where they matter. So what is subtracted from a query's
 scores before the exponential rides along in columns of its own: what is rounded then is near zero where the weights are
@@ -24,8 +24,8 @@ from torch.autograd.function import once_differentiable
 
 from rl_core.wide_products import multiplies_in_bfloat16
 
-MAX_LENGTH = 512
-"""Positions of a row, above which torch is quicker."""
+MAX_WEIGHTS = 2**24
+"""Attention weights of a row, all heads together, up to which they are worked on at once: 32 MiB."""
 KEPT_LENGTH = 128
 """Positions of a row, up to which its weights take no more memory than its states do."""
 CHUNK_WEIGHTS = 2**19
@@ -45,7 +45,8 @@ def suits(
 ) -> bool:
     """Whether `attend` is right and quick, by what transformers passes to an attention besides a mask."""
     is_plain = is_causal and not dropout and scaling is not None and position_bias is None
-    return is_plain and key_BKLD.shape[2] <= MAX_LENGTH and multiplies_in_bfloat16(query_BHQD.device, query_BHQD.dtype)
+    is_small = query_BHQD[0, ..., 0].numel() * key_BKLD.shape[2] <= MAX_WEIGHTS
+    return is_plain and is_small and multiplies_in_bfloat16(query_BHQD.device, query_BHQD.dtype)
 
 
 def attend(
@@ -56,15 +57,14 @@ def attend(
     Without a mask, which is in float32, each position sees itself and those before it. H is a multiple of K; adjacent
     query heads share a key head.
     """
-    if mask_B1QL is None:
-        mask_B1QL = torch.full((1, 1, query_BHQD.shape[2], key_BKLD.shape[2]), float("-inf")).triu_(1)
     way = _Kept if key_BKLD.shape[2] <= KEPT_LENGTH else _MadeAgain
     return way.apply(query_BHQD, key_BKLD, value_BKLD, scale, mask_B1QL)  # type: ignore[return-value]
 
 
 class _Kept(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, scale: float, mask: Tensor) -> Tensor:
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, scale: float, mask: Tensor | None) -> Tensor:
+        mask = _causal_mask(query, key) if mask is None else mask
         chunks = _chunks(mask, query, key, value)
         weights = [_weights(query, key, mask, scale) for query, key, _, mask in chunks]
         seen = [
@@ -86,8 +86,8 @@ class _Kept(torch.autograd.Function):
 
 class _MadeAgain(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, scale: float, mask: Tensor) -> Tensor:
-        seen, normaliser_BHQ = _torchs_forward(query, key, value, 0.0, False, attn_mask=mask, scale=scale)
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, scale: float, mask: Tensor | None) -> Tensor:
+        seen, normaliser_BHQ = _torchs_forward(query, key, value, 0.0, mask is None, attn_mask=mask, scale=scale)
         ctx.save_for_backward(query, key, value, normaliser_BHQ)
         ctx.scale, ctx.mask = scale, mask
         return seen
@@ -96,11 +96,17 @@ class _MadeAgain(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         query, key, value, normaliser_BHQ = ctx.saved_tensors
+        hides = (_causal_mask(query, key) if ctx.mask is None else ctx.mask).to(query.dtype)
         parts = []
-        for *states, normaliser, mask in _chunks(ctx.mask.to(query.dtype), query, key, value, grad, normaliser_BHQ):
+        for *states, normaliser, mask in _chunks(hides, query, key, value, grad, normaliser_BHQ):
             weights = _weights_again(states[0], states[1], normaliser, mask, ctx.scale)
             parts.append(_gradients(*states, weights=weights, scale=ctx.scale))
         return (*(torch.cat(part) for part in zip(*parts, strict=True)), None, None)
+
+
+def _causal_mask(query: Tensor, key: Tensor) -> Tensor:
+    """What hides from each position those behind it, [1, 1, Q, L]."""
+    return torch.full((1, 1, query.shape[2], key.shape[2]), float("-inf")).triu_(1)
 
 
 def _chunks(mask: Tensor, query: Tensor, key: Tensor, *others: Tensor) -> list[Sequence[Tensor]]:

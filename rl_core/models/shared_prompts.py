@@ -57,7 +57,7 @@ def lay_out(input_ids_BL: Tensor, used_BL: Tensor, position_ids_BL: Tensor, num_
     """
     num_rows, length = used_BL.shape
     device = used_BL.device
-    leader_B = _leaders(*(tensor[:, :num_prompt] for tensor in (input_ids_BL, used_BL.long(), position_ids_BL)))
+    leader_B = leaders(*(tensor[:, :num_prompt] for tensor in (input_ids_BL, used_BL.long(), position_ids_BL)))
     asks_BL = used_BL.clone()
     asks_BL[:, num_prompt:] = False
     leads_B = leader_B == torch.arange(num_rows, device=device)
@@ -77,7 +77,7 @@ def lay_out(input_ids_BL: Tensor, used_BL: Tensor, position_ids_BL: Tensor, num_
     return SharedPass(source_N, token_BL, placed)
 
 
-def _leaders(*columns: Tensor) -> Tensor:
+def leaders(*columns: Tensor) -> Tensor:
     """The first row of each row's group of adjacent rows that agree in all columns."""
     rows_BC = torch.cat(columns, 1)
     row_B = torch.arange(len(rows_BC), device=rows_BC.device)

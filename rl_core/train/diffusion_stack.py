@@ -18,7 +18,7 @@ from rl_core.models.diffusion.levels import noise_levels
 from rl_core.models.diffusion.policy import Noisy
 from rl_core.sde import SdeConfig, Step, action_step, gaussian_kl, gaussian_log_prob
 from rl_core.train.fsdp import FSDPBackend
-from rl_core.train.micro_batches import MiniBatch, Rows
+from rl_core.train.micro_batches import Lengths, MiniBatch, Rows
 from rl_core.train.segments import SegmentStack, drift
 from schemas.diffusion import DiffusionConfig
 
@@ -45,9 +45,9 @@ class DiffusionStack(SegmentStack):
             shard = shard.unfold_column_chunks(num_actions // size, _per_action(shard))
         return super().open(shard)
 
-    def lengths(self, shard: DataProto) -> list[int]:
+    def lengths(self, shard: DataProto) -> Lengths:
         """Rows of a rollout weigh the same."""
-        return [1] * len(shard)
+        return Lengths([1] * len(shard))
 
     def take(self, shard: DataProto, rows: Rows) -> DataProto:
         """The rows themselves; of none, one without a set mask."""

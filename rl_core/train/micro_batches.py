@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 import torch
@@ -18,6 +19,8 @@ from rl_core.data_proto import DataProto
 
 Rows = list[int]
 """Positions in a shard, ascending; empty for an idle pass."""
+SEEN_AGAIN = 8
+"""So many tokens of a prompt that another row has computed weigh as one: their keys are copied beside the row's own."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,28 @@ class MiniBatch:
     def is_empty(self) -> bool:
         """Whether no rank has anything to learn from."""
         return self.denominators.num_tokens == 0
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """How much rows weigh in a pass."""
+
+    alone_B: list[int]
+    """Each by itself."""
+    group_B: list[int] | None = None
+    """Rows with the same number compute their prompt once where they are neighbours; None: no rows do."""
+    prompt_B: list[int] | None = None
+    """The prompt's part of each row."""
+
+    def saved(self, former: int, row: int) -> int:
+        """How much less a row weighs right behind another one."""
+        if self.group_B is None or self.prompt_B is None or self.group_B[former] != self.group_B[row]:
+            return 0
+        return self.prompt_B[row] - self.prompt_B[row] // SEEN_AGAIN
+
+    def of(self, rows: Rows) -> int:
+        """That of rows in one pass."""
+        return sum(self.alone_B[row] for row in rows) - sum(self.saved(*pair) for pair in pairwise(rows))
 
 
 def trained_rows(mask_BT: Tensor) -> Rows:
@@ -69,29 +94,53 @@ def by_token_count(rows: Rows, lengths_B: list[int], max_tokens: int, at_least: 
 
     A row longer than `max_tokens` has a part of its own; there are never more parts than rows.
     """
-    return _cut_by_tokens(_fill_evenly, rows, lengths_B, max_tokens, at_least)
+    fill = partial(_fill_evenly, rows, lengths_B)
+    return _cut_by_tokens(fill, rows, lambda part: sum(lengths_B[row] for row in part), max_tokens, at_least)
 
 
-def in_order_by_token_count(rows: Rows, lengths_B: list[int], max_tokens: int, at_least: int = 0) -> list[Rows]:
-    """`by_token_count` in consecutive parts, which keeps neighbours together and fills less evenly."""
-    return _cut_by_tokens(_fill_in_order, rows, lengths_B, max_tokens, at_least)
-
-
-def _cut_by_tokens(
-    fill: Callable[[Rows, list[int], int], list[Rows]],
+def in_order_by_token_count(
     rows: Rows,
     lengths_B: list[int],
     max_tokens: int,
-    at_least: int,
+    at_least: int = 0,
+    saved: Callable[[int, int], int] = lambda former, row: 0,
 ) -> list[Rows]:
+    """`by_token_count` in consecutive parts, which keeps neighbours together and fills less evenly.
+
+    Args: saved: how many tokens less the second row has right behind the first.
+    """
+    behind_B = [0, *(saved(*pair) for pair in pairwise(rows))]
+    added = [lengths_B[row] - less for row, less in zip(rows, behind_B, strict=False)]
+
+    def weigh(part: Rows) -> int:
+        return sum(lengths_B[row] for row in part) - sum(saved(*pair) for pair in pairwise(part))
+
+    return _cut_by_tokens(partial(_fill_in_order, rows, added), rows, weigh, max_tokens, at_least)
+
+
+def _cut_by_tokens(
+    fill: Callable[[int], list[Rows]], rows: Rows, weigh: Callable[[Rows], int], max_tokens: int, at_least: int
+) -> list[Rows]:
+    def fit(parts: list[Rows]) -> bool:
+        return all(len(part) == 1 or weigh(part) <= max_tokens for part in parts)
+
     if not rows:
         return []
-    needed = -(-sum(lengths_B[row] for row in rows) // max_tokens)
-    for num_parts in range(min(max(at_least, needed), len(rows)), len(rows) + 1):
-        parts = fill(rows, lengths_B, num_parts)
-        if all(len(part) == 1 or sum(lengths_B[row] for row in part) <= max_tokens for part in parts):
-            break
-    return sorted(parts, key=lambda part: -sum(lengths_B[row] for row in part))
+    least = min(max(-(-weigh(rows) // max_tokens), 1), len(rows))
+    parts = next(cut for num_parts in range(least, len(rows) + 1) if fit(cut := fill(num_parts)))
+    wanted = min(at_least, len(rows))
+    if len(parts) < wanted:
+        # Other ranks wait for exactly so many, and more may be filled worse than fewer.
+        parts = more if fit(more := fill(wanted)) else _split(parts, weigh, wanted)
+    return sorted(parts, key=lambda part: -weigh(part))
+
+
+def _split(parts: list[Rows], weigh: Callable[[Rows], int], num_parts: int) -> list[Rows]:
+    """The same, the heaviest cut into halves until they are so many."""
+    while len(parts) < num_parts:
+        heaviest = max((part for part in parts if len(part) > 1), key=weigh)
+        parts = [part for part in parts if part is not heaviest] + split_evenly(heaviest, 2)
+    return parts
 
 
 def _fill_evenly(rows: Rows, lengths_B: list[int], num_parts: int) -> list[Rows]:
@@ -105,18 +154,21 @@ def _fill_evenly(rows: Rows, lengths_B: list[int], num_parts: int) -> list[Rows]
     return [sorted(part) for part in parts]
 
 
-def _fill_in_order(rows: Rows, lengths_B: list[int], num_parts: int) -> list[Rows]:
-    """A row goes to the part in which its middle token falls, were the tokens cut evenly; but none stays empty."""
-    total = sum(lengths_B[row] for row in rows)
+def _fill_in_order(rows: Rows, added: list[int], num_parts: int) -> list[Rows]:
+    """A row goes to the part in which its middle token falls, were the tokens cut evenly; but none stays empty.
+
+    Args: added: tokens that each row adds to those before it.
+    """
+    total = sum(added)
     parts: list[Rows] = [[]]
     before = 0
-    for index, row in enumerate(rows):
-        wanted = (2 * before + lengths_B[row]) * num_parts // (2 * total)
+    for index, (row, own) in enumerate(zip(rows, added, strict=True)):
+        wanted = (2 * before + own) * num_parts // (2 * total)
         rows_left, parts_left = len(rows) - index, num_parts - len(parts)
         if parts[-1] and (wanted >= len(parts) or rows_left <= parts_left) and parts_left:
             parts.append([])
         parts[-1].append(row)
-        before += lengths_B[row]
+        before += own
     return parts
 
 

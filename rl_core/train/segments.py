@@ -16,7 +16,7 @@ from rl_core.dispatch import Collect, Dispatch, distributed
 from rl_core.errors import RecipeError
 from rl_core.train import micro_batches
 from rl_core.train.fsdp import FSDPBackend
-from rl_core.train.micro_batches import MiniBatch, Rows
+from rl_core.train.micro_batches import Lengths, MiniBatch, Rows
 from rl_core.train.result import TrainStepResult, UpdateResult
 from schemas.placement import ROWS_OF_A_PASS
 
@@ -111,7 +111,7 @@ class SegmentStack(ABC):
         """Freeze in the shard what the updates are measured against, over the very micro-batches of the plan."""
 
     @abstractmethod
-    def lengths(self, shard: DataProto) -> list[int]:
+    def lengths(self, shard: DataProto) -> Lengths:
         """How much each row weighs in a pass."""
 
     @abstractmethod
@@ -128,12 +128,12 @@ class SegmentStack(ABC):
         A mini-batch without a row to compute has one idle pass: its gradient is there, and 0.
         """
         mask_BT = shard.tensor("response_mask")
-        lengths_B, skipped = self.lengths(shard), self._skipped_rows(shard)
+        lengths, skipped = self.lengths(shard), self._skipped_rows(shard)
         units = micro_batches.units_of(micro_batches.trained_rows(mask_BT), self.algorithm.rows_per_unit)
         by_part = micro_batches.split_evenly(list(range(len(units))), self.num_mini_batches)
         parts = [[units[index] for index in chosen] for chosen in by_part]
         computed = [[unit for unit in part if not skipped.issuperset(unit)] for part in parts]
-        passes = [self._cut(part, lengths_B) for part in computed]
+        passes = [self._cut(part, lengths) for part in computed]
         most = self.backend.all_reduce_max([float(max(1, len(cut))) for cut in passes])
         counts = self.backend.all_reduce_sum(
             [
@@ -144,7 +144,7 @@ class SegmentStack(ABC):
         )
         return [
             MiniBatch(
-                self._fill(self._cut(part, lengths_B, int(wanted)), int(wanted)),
+                self._fill(self._cut(part, lengths, int(wanted)), int(wanted)),
                 Denominators(counts[2 * index], counts[2 * index + 1], self.max_length or mask_BT.shape[1]),
             )
             for index, (part, wanted) in enumerate(zip(computed, most, strict=True))
@@ -161,7 +161,7 @@ class SegmentStack(ABC):
             return set()
         return set((advantages_BT == 0).all(-1).nonzero()[:, 0].tolist())
 
-    def _cut(self, units: list[Rows], lengths_B: list[int], at_least: int = 0) -> list[Rows]:
+    def _cut(self, units: list[Rows], lengths: Lengths, at_least: int = 0) -> list[Rows]:
         """Passes over these units, `at_least` so many where there are units enough."""
         places = list(range(len(units)))
         cut = micro_batches.by_row_count(places, max(1, self.micro_batch_size // self.algorithm.rows_per_unit))

@@ -12,9 +12,10 @@ from rl_core.algorithms.metrics import Metric
 from rl_core.algorithms.terms import Denominators
 from rl_core.data_proto import DataProto
 from rl_core.dispatch import Collect, Dispatch, distributed
+from rl_core.models import shared_prompts
 from rl_core.train import micro_batches
 from rl_core.train.fsdp import FSDPBackend
-from rl_core.train.micro_batches import MiniBatch, Rows
+from rl_core.train.micro_batches import Lengths, MiniBatch, Rows
 from rl_core.train.segments import SegmentStack, drift
 from rl_core.train.sharding import DTYPES
 from rl_core.wide_products import multiplies_in_bfloat16, multiplies_in_tiles
@@ -91,20 +92,32 @@ class TrainStack(SegmentStack):
             with self.backend.reference_policy() as reference:
                 batch["ref_log_probs"] = self._log_probs(reference, shard, plan)
 
-    def lengths(self, shard: DataProto) -> list[int]:
+    def lengths(self, shard: DataProto) -> Lengths:
         """Tokens of prompt and reply."""
-        return shard.tensor("attention_mask").sum(-1).tolist()
+        used_BL = shard.tensor("attention_mask")
+        tokens_B = used_BL.sum(-1).tolist()
+        if not self.share_prompts:
+            return Lengths(tokens_B)
+        num_prompt = used_BL.shape[1] - shard.tensor("response_mask").shape[1]
+        prompts = [shard.tensor(name)[:, :num_prompt] for name in ("input_ids", "attention_mask", "position_ids")]
+        return Lengths(tokens_B, shared_prompts.leaders(*prompts).tolist(), prompts[1].sum(-1).tolist())
 
     def take(self, shard: DataProto, rows: Rows) -> DataProto:
         """Without columns that are padding in all rows."""
         return micro_batches.take(shard, rows)
 
-    def _cut(self, units: list[Rows], lengths_B: list[int], at_least: int = 0) -> list[Rows]:
+    def _cut(self, units: list[Rows], lengths: Lengths, at_least: int = 0) -> list[Rows]:
         if self.max_tokens is None:
-            return super()._cut(units, lengths_B, at_least)
-        lengths_U = [sum(lengths_B[row] for row in unit) for unit in units]
-        cut_by = micro_batches.in_order_by_token_count if self.share_prompts else micro_batches.by_token_count
-        cut = cut_by(list(range(len(units))), lengths_U, self.max_tokens, at_least)
+            return super()._cut(units, lengths, at_least)
+        places, lengths_U = list(range(len(units))), [lengths.of(unit) for unit in units]
+        if self.share_prompts:
+
+            def saved(former: int, place: int) -> int:
+                return lengths.saved(units[former][-1], units[place][0])
+
+            cut = micro_batches.in_order_by_token_count(places, lengths_U, self.max_tokens, at_least, saved)
+        else:
+            cut = micro_batches.by_token_count(places, lengths_U, self.max_tokens, at_least)
         return [micro_batches.flatten([units[place] for place in part]) for part in cut]
 
     def _loss(self, micro: DataProto, denominators: Denominators) -> tuple[Tensor, dict[str, Metric]]:

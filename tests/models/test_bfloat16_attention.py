@@ -28,11 +28,13 @@ def error(found: Tensor, exact: Tensor) -> float:
 
 
 @pytest.mark.parametrize("scale", [32**-0.5, 0.3])
-@pytest.mark.parametrize("shape", [(3, 9, 3, 107), (5, 4, 4, 33), (1, 6, 2, 2), (3, 4, 2, 150)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(3, 9, 3, 107), (5, 4, 4, 33), (1, 6, 2, 2), (3, 4, 2, 150), (1, 2, 1, 900)], ids=str
+)
 def test_result_and_gradients_are_those_of_attention_in_float64(
     shape: tuple[int, int, int, int], scale: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where a batch is cut: three chunks of the first one. The last is longer than what is kept."""
+    """Also where a batch is cut: three chunks of the first one. The last two are longer than what is kept."""
     monkeypatch.setattr(bfloat16_attention, "CHUNK_WEIGHTS", 9 * 107**2)
     *inputs, grad = states(*shape)
     exact = [state.detach().double().requires_grad_() for state in inputs]
@@ -80,7 +82,7 @@ def test_scores_that_would_overflow_behind_the_mask_leave_no_trace(kept: int, mo
     assert all(bool(one.isfinite().all()) for one in found)
 
 
-@pytest.mark.parametrize("length", [100, 200])
+@pytest.mark.parametrize("length", [100, 200, 900])
 def test_large_scores_are_rounded_no_more_than_torch_rounds_them(length: int) -> None:
     """Scores around 30, of which bfloat16 has a fourth: what is subtracted first decides."""
     query, key, value, _ = (state.detach() for state in states(4, 2, 2, length))
@@ -97,7 +99,9 @@ def test_it_is_for_plain_causal_rows_where_a_processor_multiplies_in_it(monkeypa
     plain = {"is_causal": True, "scaling": 0.5}
     assert suits(query, query, **plain)
     assert not suits(query.float(), query, **plain)
-    assert not suits(query, query.repeat(1, 1, 100, 1), **plain)
+    most = bfloat16_attention.MAX_WEIGHTS // (2 * 8)
+    assert suits(query, query[:, :, :1].expand(-1, -1, most, -1), **plain)
+    assert not suits(query, query[:, :, :1].expand(-1, -1, most + 1, -1), **plain)
     for other in ({"is_causal": False}, {"dropout": 0.1}, {"scaling": None}, {"position_bias": query}):
         assert not suits(query, query, **plain | other)
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)

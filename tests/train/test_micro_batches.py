@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rl_core.train import micro_batches
+from rl_core.train.micro_batches import Lengths
 from tests.train.jobs import batch
 
 lengths = st.lists(st.integers(1, 40), min_size=0, max_size=30)
@@ -28,6 +29,7 @@ def test_every_row_is_in_one_pass_and_no_pass_is_too_long(cut: Any, lengths_B: l
 
 @each_cut
 @given(lengths_B=lengths, max_tokens=st.integers(1, 100), wanted=st.integers(1, 40))
+@example(lengths_B=[3, 6, 4, 4], max_tokens=9, wanted=3)
 def test_a_pass_count_that_other_ranks_need_is_kept_as_far_as_there_are_rows(
     cut: Any, lengths_B: list[int], max_tokens: int, wanted: int
 ) -> None:
@@ -35,11 +37,39 @@ def test_a_pass_count_that_other_ranks_need_is_kept_as_far_as_there_are_rows(
     own = len(cut(rows, lengths_B, max_tokens))
     parts = cut(rows, lengths_B, max_tokens, max(own, wanted))
     assert len(parts) == min(max(own, wanted), len(rows))
+    assert all(len(part) == 1 or sum(lengths_B[row] for row in part) <= max_tokens for part in parts)
 
 
 def test_siblings_stay_together_in_passes_in_order() -> None:
     lengths_B = [5, 5, 5, 4, 4, 4]
     assert micro_batches.in_order_by_token_count(list(range(6)), lengths_B, 15) == [[0, 1, 2], [3, 4, 5]]
+
+
+@given(
+    lengths_B=lengths,
+    groups=st.lists(st.integers(1, 9), min_size=30, max_size=30),
+    max_tokens=st.integers(1, 100),
+    wanted=st.integers(0, 10),
+)
+def test_what_siblings_share_counts_once_in_each_pass(
+    lengths_B: list[int], groups: list[int], max_tokens: int, wanted: int
+) -> None:
+    """Rows of a group have half of the shorter one in common."""
+    group_B = [number for number, size in enumerate(groups) for _ in range(size)][: len(lengths_B)]
+    known = Lengths(lengths_B, group_B, [length // 2 for length in lengths_B])
+    rows = list(range(len(lengths_B)))
+    parts = micro_batches.in_order_by_token_count(rows, lengths_B, max_tokens, wanted, known.saved)
+    assert sorted(parts) == sorted(part for part in parts if part) and sorted(micro_batches.flatten(parts)) == rows
+    assert all(part == list(range(part[0], part[0] + len(part))) for part in parts)
+    assert all(known.of(part) <= max_tokens or len(part) == 1 for part in parts)
+    assert len(parts) >= min(wanted, len(rows))
+
+
+def test_rows_weigh_less_behind_a_sibling_alone() -> None:
+    known = Lengths([100, 90, 95], [0, 0, 1], [80, 80, 80])
+    assert known.saved(0, 1) == 70, "an eighth of the prompt's keys is copied"
+    assert known.saved(1, 2) == Lengths([100, 90, 95]).saved(0, 1) == 0
+    assert known.of([0, 1, 2]) == 100 + 20 + 95 and known.of([1]) == 90
 
 
 def test_passes_are_filled_evenly() -> None:

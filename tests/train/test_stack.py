@@ -16,6 +16,7 @@ from rl_core.algorithms.terms import Denominators
 from rl_core.data_proto import DataProto
 from rl_core.errors import RecipeError
 from rl_core.rank_info import RankInfo
+from rl_core.train.micro_batches import Lengths
 from rl_core.train.result import TrainStepResult, UpdateResult
 from rl_core.train.segments import check_multi_update
 from rl_core.train.stack import TrainStack
@@ -71,13 +72,31 @@ def test_passes_keep_a_processor_busy_where_nothing_is_said(monkeypatch: pytest.
         for name in ("amx_tile", "avx512_bf16"):
             monkeypatch.setattr(torch.cpu, f"_is_{name}_supported", lambda name=name: name in instructions)
         stack: Any = TrainStack(computed, algorithm_cls(config), share_prompts=share_prompts, **said)  # type: ignore[arg-type]
-        return [len(part) for part in stack._cut(units, [100] * 128)]
+        return [len(part) for part in stack._cut(units, Lengths([100] * 128))]
 
     assert sizes("avx512_bf16", "amx_tile") == [64, 64]
     assert sizes("avx512_bf16") == [32, 32, 32, 32]
     assert sizes() == [8] * 16
     assert sizes("avx512_bf16", share_prompts=False) == [8] * 16, "padding would come on top"
     assert sizes("avx512_bf16", micro_batch_size=16) == [16] * 8
+
+
+def test_a_prompt_that_siblings_share_counts_once_in_a_pass(ranks: Ranks, tiny_model_dir: Path) -> None:
+    for shares, sizes in ((True, [8, 8]), (False, [4, 4, 4, 4])):
+        setup = Setup(str(tiny_model_dir), stack={"max_tokens_per_micro_batch": 80, "share_prompts": shares})
+        assert ranks.run(1, sizes_of_passes, setup) == [sizes]
+
+
+def sizes_of_passes(rank_info: RankInfo, setup: Setup) -> list[int]:
+    """Of four prompts of 16 tokens and four replies of 4 tokens to each."""
+    _, stack = make_both(rank_info, setup)
+    ids = torch.arange(4).repeat_interleave(4)[:, None] + torch.arange(20)
+    ids[:, 16:] = torch.arange(16)[:, None]
+    ones = torch.ones_like(ids)
+    columns = {"input_ids": ids, "attention_mask": ones, "position_ids": ones.cumsum(-1) - 1}
+    shard = DataProto.from_dict({**columns, "response_mask": ones[:, 16:]})
+    (mini_batch,) = stack._plan(shard)
+    return [len(rows) for rows in mini_batch.micro_batches]
 
 
 def anchored(rank_info: RankInfo, setup: Setup) -> dict[str, Any]:
