@@ -342,6 +342,8 @@ def report_rewards(
 def about(args: argparse.Namespace) -> str:
     """What is trained on what."""
     sizes = f"{args.prompts} prompts x {args.samples} samples x {args.new_tokens} tokens"
+    if args.examples:
+        sizes += f", {args.examples} solved examples in front of each prompt"
     return f"SmolLM2-135M, {trained(args)}, no KL, {args.threads} threads, {sizes}"
 
 
@@ -371,7 +373,8 @@ def publish(args: argparse.Namespace, what: str, body: str) -> None:
     """Print a section, and write it if asked."""
     print(f"\n{body}")
     if args.write:
-        page.write_section(f"{what} beside TRL, {trained(args)}{processor()}", body)
+        longer = ", longer prompts" if args.examples else ""
+        page.write_section(f"{what} beside TRL, {trained(args)}{longer}{processor()}", body)
 
 
 def processor() -> str:
