@@ -9,7 +9,7 @@ from schemas.section import Section
 ROWS_OF_A_PASS = 8
 """Rows in one forward and backward pass, where nothing is said."""
 TOKENS_IN_BFLOAT16 = 4096
-"""Tokens, repeated prompts included, up to which a pass makes a processor that multiplies in bfloat16 quicker,"""
+"""Tokens up to which a pass makes a processor that multiplies in bfloat16 quicker,"""
 TOKENS_IN_TILES = 8192
 """and one that does so in tiles, which small products do not fill."""
 
@@ -33,7 +33,8 @@ class PlacementConfig(Section):
     """Rows in one forward and backward pass. Unset: 8, and where prompts are shared and a processor multiplies in
     bfloat16 as many as keep it busy, about 4096 tokens, with tiles (AMX) 8192."""
     max_tokens_per_micro_batch: int | None = Field(default=None, ge=1)
-    """Pack rows without padding into passes of at most so many tokens, instead of `micro_batch_size` padded rows."""
+    """Pack rows without padding into passes of at most so many tokens, instead of `micro_batch_size` padded rows. A
+    prompt that siblings share counts once, and an eighth of it for each further sibling."""
     share_prompts: bool = True
     """Compute the prompt of siblings once in a pass instead of once per row, where a language model can; the result is
     the same. Off where attention is not `sdpa`, something is dropped out, or sequences are shared."""
