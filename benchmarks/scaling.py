@@ -1,12 +1,13 @@
 """`make bench-scaling`: time and memory of a step of GRPO as one size grows after the other.
 
-    python -m benchmarks.scaling [--axes samples tokens prompts ranks model pass_rows] [--threads 2] [--write]
+    python -m benchmarks.scaling [--axes samples tokens prompts examples ranks model pass_rows] [--threads 2] [--write]
         [key=value ...]
 
 The sides are those of `make bench-trl`, ours alone: bfloat16 with float32 weights kept, replies of a fixed length, a
 process of its own for every point, two steps to warm up and one that counts. Beside the peak of the memory stands what
-the logits of all replies alone would take in float32, which is what grows with B x T x V. `pass_rows` is what memory
-costs in time: the same step in passes of fewer rows. `--write` puts table and picture into docs/benchmarks.md; those of
+the logits of all replies alone would take in float32, which is what grows with B x T x V. `examples` makes prompts
+longer: 43 tokens without any, some 26 more with each. `pass_rows` is what memory costs in time: the same step in passes
+of fewer rows. `--write` puts table and picture into docs/benchmarks.md; those of
 some axes alone get a section of their own.
 """
 
@@ -41,6 +42,8 @@ class Point:
     tokens: int = 64
     ranks: int = 1
     model: str = "135M"
+    examples: int = 0
+    """Solved ones in front of each prompt."""
     pass_rows: int = 0
     """0 leaves it to the recipe."""
 
@@ -49,6 +52,7 @@ AXES: dict[str, list[Point]] = {
     "samples": [Point(samples=number) for number in (8, 16, 32)],
     "tokens": [Point(prompts=1, tokens=number) for number in (64, 256, 1024)],
     "prompts": [Point(prompts=number) for number in (2, 4, 8)],
+    "examples": [Point(examples=number) for number in (0, 8, 32)],
     "ranks": [Point(ranks=number) for number in (1, 2)],
     "model": [Point(model=name) for name in ("tiny", "135M", "360M")],
     "pass_rows": [Point(prompts=8, pass_rows=number) for number in (4, 8, 16, 32, 64)],
@@ -121,7 +125,7 @@ def measure(point: Point, models: Models, folder: Path, args: argparse.Namespace
     settings = {
         **SETTINGS["bf16"],
         "model": models[point.model],
-        "prompts": str(write_prompts(folder, point.prompts * (WARM_UP + 1))),
+        "prompts": str(write_prompts(folder, point.prompts * (WARM_UP + 1), point.examples)),
         "num_prompts": point.prompts,
         "samples": point.samples,
         "new_tokens": point.tokens,
