@@ -95,27 +95,17 @@ class _LinearLogProbs(torch.autograd.Function):
         if ctx.gather_mean:
             (pull_NH,) = ctx.saved_tensors
             return (grad_N[:, None] * pull_NH).to(pull_NH.dtype), None, None, None, None, None
-        hidden_NH, weight_VH, targets_N, normaliser_N, log_probs_N, entropy_N = ctx.saved_tensors
+        hidden_NH, weight_VH = ctx.saved_tensors[:2]
         wants_hidden, wants_weight = ctx.needs_input_grad[:2]
-        grad_hidden_NH = torch.zeros_like(hidden_NH, dtype=normaliser_N.dtype) if wants_hidden else None
+        grad_hidden_NH = torch.zeros_like(hidden_NH, dtype=grad_N.dtype) if wants_hidden else None
         grad_weight_VH = torch.empty_like(weight_VH) if wants_weight else None
         vocabulary = _Vocabulary(hidden_NH, weight_VH, ctx.scale)
         for start in vocabulary.starts:
             words_CH = vocabulary.words(start)
-            row_R = ((targets_N >= start) & (targets_N < start + len(words_CH))).nonzero()[:, 0]
-            target_R = row_R, targets_N[row_R] - start
-            # What all of a row's slopes share is left to the products with [N, H], which are smaller than [N, C].
             if ctx.entropy_grad:
-                logs_NC = vocabulary.logits(start).sub_(normaliser_N[:, None])
-                pull_NC = (logs_NC + entropy_N[:, None]).mul_(grad_entropy_N[:, None]).add_(grad_N[:, None])
-                slopes_NC = logs_NC.exp_().mul_(pull_NC)
-                slopes_NC[target_R] -= grad_N[row_R]
-                shared_N1 = grad_N.new_full((len(grad_N), 1), -ctx.scale)
+                slopes_NC, shared_N1 = _slopes_with_entropy(ctx, vocabulary, start, grad_N, grad_entropy_N)
             else:
-                slopes_NC, own_N = ctx.kept.pop(start, None) or vocabulary.softmax(vocabulary.logits(start))
-                share_N = (own_N - normaliser_N).clamp_(min=LEAST_LOG).exp_()
-                slopes_NC[target_R] = (log_probs_N.expm1() / share_N)[row_R].to(slopes_NC.dtype)
-                shared_N1 = (-ctx.scale * grad_N * share_N)[:, None]
+                slopes_NC, shared_N1 = _slopes(ctx, vocabulary, start, grad_N)
             slopes_NC = slopes_NC.to(hidden_NH.dtype)
             if grad_hidden_NH is not None:
                 grad_hidden_NH.addcmul_(shared_N1, (slopes_NC @ words_CH).to(grad_hidden_NH.dtype))
@@ -124,6 +114,39 @@ class _LinearLogProbs(torch.autograd.Function):
                 torch.mm(slopes_NC.t(), pulling_NH, out=grad_weight_VH[start : start + len(words_CH)])
         grad_hidden_NH = None if grad_hidden_NH is None else grad_hidden_NH.to(hidden_NH.dtype)
         return grad_hidden_NH, grad_weight_VH, None, None, None, None
+
+
+def _slopes(ctx: Any, vocabulary: _Vocabulary, start: int, grad_N: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradients of a chunk's logits: [N, C], and a factor of each row's, [N, 1].
+
+    What a row has in common is left to the products with [N, H], which are smaller than [N, C].
+    """
+    _, _, targets_N, normaliser_N, log_probs_N, _ = ctx.saved_tensors
+    shares_NC, own_N = ctx.kept.pop(start, None) or vocabulary.softmax(vocabulary.logits(start))
+    share_N = (own_N - normaliser_N).clamp_(min=LEAST_LOG).exp_()
+    rows_R, columns_R = _places(targets_N, start, shares_NC.shape[1])
+    # p - 1 from what p was rounded to would be wrong where a target is nearly sure.
+    shares_NC[rows_R, columns_R] = (log_probs_N.expm1() / share_N)[rows_R].to(shares_NC.dtype)
+    return shares_NC, (-ctx.scale * grad_N * share_N)[:, None]
+
+
+def _slopes_with_entropy(
+    ctx: Any, vocabulary: _Vocabulary, start: int, grad_N: Tensor, grad_entropy_N: Tensor
+) -> tuple[Tensor, Tensor]:
+    """`_slopes` where the entropy has a gradient, too."""
+    _, _, targets_N, normaliser_N, _, entropy_N = ctx.saved_tensors
+    logs_NC = vocabulary.logits(start).sub_(normaliser_N[:, None])
+    pull_NC = (logs_NC + entropy_N[:, None]).mul_(grad_entropy_N[:, None]).add_(grad_N[:, None])
+    slopes_NC = logs_NC.exp_().mul_(pull_NC)
+    rows_R, columns_R = _places(targets_N, start, slopes_NC.shape[1])
+    slopes_NC[rows_R, columns_R] -= grad_N[rows_R]
+    return slopes_NC, grad_N.new_full((len(grad_N), 1), -ctx.scale)
+
+
+def _places(targets_N: Tensor, start: int, num_words: int) -> tuple[Tensor, Tensor]:
+    """The rows whose target is in a chunk, and its columns there."""
+    rows_R = ((targets_N >= start) & (targets_N < start + num_words)).nonzero()[:, 0]
+    return rows_R, targets_N[rows_R] - start
 
 
 class _Sums:
