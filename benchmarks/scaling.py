@@ -16,7 +16,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from benchmarks import page
-from benchmarks.trl import MODEL, SETTINGS, Side, write_prompts
-from rl_core.home import Home
-from rl_core.models.locate import locate
+from benchmarks.random_models import RandomModels
+from benchmarks.trl import SETTINGS, Side, write_prompts
 
 PICTURE = page.PAGE.parent / "images" / "scaling.png"
 WARM_UP = 2
@@ -58,11 +57,6 @@ AXES: dict[str, list[Point]] = {
     "pass_rows": [Point(prompts=8, pass_rows=number) for number in (4, 8, 16, 32, 64)],
 }
 """What grows, each but the last from the same small step."""
-SHAPES = {
-    "tiny": {"hidden_size": 192, "intermediate_size": 512, "num_hidden_layers": 6, "num_attention_heads": 3},
-    "360M": {"hidden_size": 960, "intermediate_size": 2560, "num_hidden_layers": 32, "num_attention_heads": 15},
-}
-"""Models of SmolLM2's class with random weights and 64 numbers a head; a third of the heads hold keys and values."""
 
 
 @dataclass
@@ -93,33 +87,7 @@ class Measured:
         return 4 * self.num_tokens * self.vocabulary / 1e9
 
 
-@dataclass
-class Models:
-    """Folders of models by name, made when first asked for."""
-
-    folder: Path
-    base: str = field(default_factory=lambda: locate(MODEL, Home.default().models))
-
-    def __getitem__(self, name: str) -> str:
-        if name == "135M":
-            return self.base
-        made = self.folder / name
-        if not made.is_dir():
-            self._make(made, SHAPES[name])
-        return str(made)
-
-    def _make(self, folder: Path, shape: dict[str, int]) -> None:
-        import torch
-        from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
-
-        torch.manual_seed(0)
-        heads = {"num_key_value_heads": shape["num_attention_heads"] // 3, "head_dim": 64}
-        config = AutoConfig.from_pretrained(self.base, **shape, **heads)
-        AutoModelForCausalLM.from_config(config).save_pretrained(folder)
-        AutoTokenizer.from_pretrained(self.base).save_pretrained(folder)
-
-
-def measure(point: Point, models: Models, folder: Path, args: argparse.Namespace) -> Measured:
+def measure(point: Point, models: RandomModels, folder: Path, args: argparse.Namespace) -> Measured:
     """Take the steps of one point."""
     passes = [f"placement.micro_batch_size={point.pass_rows}"] if point.pass_rows else []
     settings = {
@@ -130,6 +98,7 @@ def measure(point: Point, models: Models, folder: Path, args: argparse.Namespace
         "samples": point.samples,
         "new_tokens": point.tokens,
         "ranks": point.ranks,
+        "device": "cpu",
         "forced": True,
         "lora": None,
         "learning_rate": 1e-6,
@@ -139,6 +108,7 @@ def measure(point: Point, models: Models, folder: Path, args: argparse.Namespace
     }
     side = Side("rl-train", [sys.executable, "-m", "benchmarks.trl_ours"], settings, folder / "side.log")
     try:
+        side.wait()
         for _ in range(WARM_UP + 1):
             figures = side.step()
     finally:
@@ -194,7 +164,7 @@ def main() -> None:
     known: dict[Point, Measured] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        models = Models(folder)
+        models = RandomModels(folder)
         for axis in args.axes:
             for point in AXES[axis]:
                 if point not in known:

@@ -34,6 +34,7 @@ import torch
 
 from benchmarks import page
 from benchmarks.products import least_ms
+from benchmarks.random_models import MODEL
 from rl_core.data.generate import GenerateSpec, materialise
 from rl_core.home import Home
 from rl_core.models.locate import locate
@@ -43,7 +44,6 @@ from rl_core.wide_products import has_bfloat16_products
 
 ROOT = Path(__file__).parents[1]
 PEER = ROOT / ".venv-trl" / "bin" / "python"
-MODEL = "embedded:smollm2-135m-instruct"
 SETTINGS = {
     "fp32": {"weights": "float32", "autocast": False, "one_pass": False},
     "bf16": {"weights": "float32", "autocast": True, "one_pass": False},
@@ -77,6 +77,10 @@ class Side:
             cwd=ROOT,
             env=environment,
         )
+        self.versions: dict[str, str] = {}
+
+    def wait(self) -> None:
+        """Until it is ready."""
         self.versions = self._hear()["ready"]
 
     def step(self) -> dict[str, Any]:
@@ -104,16 +108,17 @@ class Side:
         return json.loads(line)
 
 
-def take_turns(settings: dict[str, Any], args: argparse.Namespace, folder: Path) -> list[Side]:
-    """Both sides, after all their steps."""
-    commands = {
-        "rl-train": [sys.executable, "-m", "benchmarks.trl_ours"],
-        "TRL": [str(PEER), "-P", str(ROOT / "benchmarks" / "trl_peer.py")],
-    }
+def take_turns(settings: dict[str, Any], args: argparse.Namespace, folder: Path, peer: str | None) -> list[Side]:
+    """Both sides, after all their steps. Args: peer: TRL's Python; None leaves it out."""
+    commands = {"rl-train": [sys.executable, "-m", "benchmarks.trl_ours"]}
+    if peer is not None:
+        commands["TRL"] = [peer, "-P", str(ROOT / "benchmarks" / "trl_peer.py")]
     sides: list[Side] = []
     try:
         for name, command in commands.items():
             sides.append(Side(name, command, settings, folder / f"{name}.log"))
+        for side in sides:
+            side.wait()
         for number in range(args.warm_up + args.steps):
             for side in sides:
                 figures = side.step()
@@ -283,7 +288,7 @@ def main() -> None:
         for seed in range(args.seeds):
             for setting in args.settings:
                 print(f"{setting}, seed {seed}{', LoRA' if args.lora else ''}", flush=True)
-                sides = take_turns(settings_of(args, setting, seed, folder), args, folder)
+                sides = take_turns(settings_of(args, setting, seed, folder), args, folder, str(PEER))
                 for side in sides:
                     found[setting, side.name].append(side.steps)
                 versions |= sides[1].versions
@@ -303,6 +308,7 @@ def settings_of(args: argparse.Namespace, setting: str, seed: int, folder: Path)
         "lora": {"r": 16, "lora_alpha": 32} if args.lora else None,
         "learning_rate": learning_rate(args),
         "checkpointing": args.checkpointing,
+        "device": "cpu",
         "threads": args.threads,
         "seed": seed,
         "overrides": args.overrides,

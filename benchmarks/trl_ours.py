@@ -42,12 +42,14 @@ class Forced(RolloutEngine):
 
 
 class Clock:
-    """Seconds of the wall and of the processor since it was made."""
+    """Seconds of the wall and of the processor since it was made; a GPU's work is waited for."""
 
     def __init__(self) -> None:
         self.wall, self.cpu = time.perf_counter(), time.process_time()
 
     def read(self) -> list[float]:
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
         return [time.perf_counter() - self.wall, time.process_time() - self.cpu]
 
 
@@ -71,7 +73,8 @@ def recipe_of(settings: dict[str, Any]) -> Recipe:
         f"lora={json.dumps(adapters)}",
         *settings["overrides"],
     ]
-    return load_recipe("text", overrides)
+    profile = "one_gpu" if settings["device"] == "cuda" else "cpu"
+    return load_recipe("text", overrides, profile=profile)
 
 
 class Side:
@@ -126,6 +129,9 @@ class Side:
 
 
 def peak_bytes() -> int:
+    """Of a GPU what tensors took, else of the process."""
+    if torch.cuda.is_initialized():
+        return torch.cuda.max_memory_allocated()
     found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
     assert found is not None
     return int(found[1]) * 1024
@@ -134,15 +140,16 @@ def peak_bytes() -> int:
 def serve(rank: int, settings: dict[str, Any], meeting: str, answers: int | None) -> None:
     """Be one rank: take a step whenever the first one is told to, until it is told no more."""
     num_ranks = settings["ranks"]
-    keep_freed_memory()
-    widen_products()
-    torch.set_num_threads(settings["threads"] // num_ranks)
+    info = RankInfo(rank, num_ranks, settings["device"], settings["threads"] // num_ranks)
+    if info.device_kind == "cpu":
+        keep_freed_memory()
+        widen_products()
+    torch.set_num_threads(info.num_threads)
     store = dist.FileStore(meeting, num_ranks)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=num_ranks)
+    dist.init_process_group(info.collective_backend, store=store, rank=rank, world_size=num_ranks)
     make, size = ItemMaker(), settings["num_prompts"] // num_ranks
     rows = [json.loads(line) for line in Path(settings["prompts"]).read_text().splitlines()]
     items = [make(row["row"], f"row {number}") for number, row in enumerate(rows)]
-    info = RankInfo(rank, num_ranks, "cpu", settings["threads"] // num_ranks)
     side = Side(recipe_of(settings), settings["model"], info, forced=settings["forced"])
     _answer(answers, {"ready": {}})
     for number in itertools.count():

@@ -24,12 +24,14 @@ NUMBER = re.compile(r"-?\d+(?:,\d{3})*(?:\.\d+)?")
 
 
 class Clock:
-    """Seconds of the wall and of the processor since it was made."""
+    """Seconds of the wall and of the processor since it was made; a GPU's work is waited for."""
 
     def __init__(self):
         self.wall, self.cpu = time.perf_counter(), time.process_time()
 
     def read(self):
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
         return time.perf_counter() - self.wall, time.process_time() - self.cpu
 
 
@@ -73,6 +75,8 @@ class Turns(TrainerCallback):
 
 
 def peak_bytes():
+    if torch.cuda.is_initialized():
+        return torch.cuda.max_memory_allocated()
     with open("/proc/self/status") as file:
         status = file.read()
     return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) * 1024
@@ -108,7 +112,7 @@ def main():
         callbacks=[turns],
         args=GRPOConfig(
             output_dir=tempfile.mkdtemp(),
-            use_cpu=True,
+            use_cpu=settings["device"] == "cpu",
             bf16=settings["autocast"],
             model_init_kwargs={"dtype": settings["weights"]},
             gradient_checkpointing=settings["checkpointing"],

@@ -12,6 +12,8 @@ TOKENS_IN_BFLOAT16 = 4096
 """Tokens up to which a pass makes a processor that multiplies in bfloat16 quicker,"""
 TOKENS_IN_TILES = 8192
 """and one that does so in tiles, which small products do not fill."""
+TOKENS_ON_GPU = 8192
+"""Tokens up to which a pass makes a GPU quicker, which starts small products no faster than it computes large ones."""
 
 
 class PlacementConfig(Section):
@@ -30,8 +32,8 @@ class PlacementConfig(Section):
     threads_per_device: int = Field(default=0, ge=0)
     """CPU threads per worker; 0 shares the machine's cores out evenly."""
     micro_batch_size: int | None = Field(default=None, ge=1)
-    """Rows in one forward and backward pass. Unset: 8, and where prompts are shared and a processor multiplies in
-    bfloat16 as many as keep it busy, about 4096 tokens, with tiles (AMX) 8192."""
+    """Rows in one forward and backward pass. Unset: 8, and where prompts are shared as many as keep the device busy:
+    about 8192 tokens on a GPU, 4096 on a processor that multiplies in bfloat16, with tiles (AMX) 8192."""
     max_tokens_per_micro_batch: int | None = Field(default=None, ge=1)
     """Pack rows without padding into passes of at most so many tokens, instead of `micro_batch_size` padded rows. A
     prompt that siblings share counts once, and an eighth of it for each further sibling."""

@@ -105,7 +105,7 @@ class RolloutConfig(Section):
     """Limit of prompt, replies and observations together; a reply that reaches it is cut off and graded."""
     temperature: float = Field(default=1.0, gt=0)
     """Softmax temperature of sampling; the log-probabilities are those of the tempered distribution."""
-    max_batch_size: int = Field(default=64, ge=1)
+    max_batch_size: int = Field(default=256, ge=1)
     """Most rows decoded at once."""
     steps_ahead: Literal[0, 1] = 0
     """1: an engine on devices of its own samples a step while the step before it trains, with weights that are one step

@@ -55,8 +55,9 @@ def _service_settings() -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[None]:
-    """A local Ray of four (logical) CPUs for the whole session; tests take from it and give back."""
+    """A local Ray of four (logical) CPUs and all GPUs for the whole session; tests take from it and give back."""
     import ray
+    import torch
 
     from tests.warm_workers import warm_workers
 
@@ -65,7 +66,7 @@ def ray_cluster() -> Iterator[None]:
         ray.init(
             address="local",
             num_cpus=4,
-            num_gpus=0,
+            num_gpus=torch.cuda.device_count(),
             include_dashboard=False,
             object_store_memory=200 * 2**20,
             runtime_env={"py_executable": python},

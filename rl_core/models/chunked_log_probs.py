@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-CHUNK_ELEMENTS = 2**21
-"""Logits that exist at once, of all positions together."""
+CHUNK_ELEMENTS, CHUNK_ELEMENTS_ON_GPU = 2**21, 2**26
+"""Logits that exist at once, of all positions together: what a processor's caches hold, and what keeps a GPU busy."""
 KEPT_BYTES = 2**28
 """What a trained head keeps for the backward pass, of all positions together."""
 MIN_WORDS = 256
@@ -192,7 +192,8 @@ class _Vocabulary:
     def __init__(self, hidden_NH: Tensor, weight_VH: Tensor, scale: float) -> None:
         num_rows, num_words = len(hidden_NH), len(weight_VH)
         self.hidden_NH, self.weight_VH, self.scale = hidden_NH, weight_VH, scale
-        self.size = min(max(CHUNK_ELEMENTS // max(num_rows, 1), MIN_WORDS), num_words)
+        at_once = CHUNK_ELEMENTS if hidden_NH.is_cpu else CHUNK_ELEMENTS_ON_GPU
+        self.size = min(max(at_once // max(num_rows, 1), MIN_WORDS), num_words)
         self.starts = range(0, num_words, self.size)
         """The number of each chunk's first word."""
         wide = torch.promote_types(hidden_NH.dtype, torch.float32)

@@ -113,31 +113,38 @@ def decode(
     # Positions may have several axes; they agree at the last token, which is text.
     last_P = inputs["position_ids"][..., -1].reshape(-1, len(prompts))[0]
     last = last_P.repeat_interleave(counts_P)
-    limits_P = torch.tensor([sampling.limit(request) for request in requests], device=device)
-    limit = limits_P.repeat_interleave(counts_P)
+    limits = [sampling.limit(request) for request in requests for _ in range(request.num_replies)]
 
-    replies = [Reply([], [], sampling.cut_off(one)) for one in limit.tolist()]
-    rows = torch.arange(len(replies), device=device)
-    eos = torch.tensor(sampling.eos_ids, device=device)
+    replies = [Reply([], [], sampling.cut_off(limit)) for limit in limits]
+    rows = list(range(len(replies)))
     with without_hooks(model):
         probe = ids_BP[:, -1], policy.reply_positions(last_P, 0)
         read = next_states(model.model, output.past_key_values, counts_P, attention_BP, packed or {}, probe)
-        for step in range(int(limits_P.max())):
+        for step in range(max(limits)):
             tokens_R, log_probs_R = _draw(policy.choices(model.lm_head(hidden)), sampling.temperature, generator)
-            for row, token, log_prob in zip(rows.tolist(), tokens_R.tolist(), log_probs_R.tolist(), strict=True):
-                replies[row].token_ids.append(token)
-                replies[row].log_probs.append(log_prob)
-            finished_R = torch.isin(tokens_R, eos)
-            for row in rows[finished_R].tolist():
-                replies[row].stop_reason = StopReason.EOS
-            keep = (~finished_R & (limit > step + 1)).nonzero()[:, 0]
-            if len(keep) == 0:
+            drawn = zip(rows, tokens_R.tolist(), log_probs_R.tolist(), strict=True)
+            staying = [
+                place
+                for place, (row, token, log_prob) in enumerate(drawn)
+                if _goes_on(replies[row], token, log_prob, limits[row], sampling.eos_ids)
+            ]
+            if not staying:
                 break
-            if len(keep) < len(rows):
-                read.select(keep)
-                rows, last, tokens_R, limit = rows[keep], last[keep], tokens_R[keep], limit[keep]
+            if len(staying) < len(rows):
+                kept = torch.tensor(staying, device=device)
+                read.select(kept)
+                rows, last, tokens_R = [rows[place] for place in staying], last[kept], tokens_R[kept]
             hidden = read.step(tokens_R, policy.reply_positions(last, step))
     return replies
+
+
+def _goes_on(reply: Reply, token: int, log_prob: float, limit: int, eos_ids: tuple[int, ...]) -> bool:
+    """Append a token to a reply. Returns: whether more may follow."""
+    reply.token_ids.append(token)
+    reply.log_probs.append(log_prob)
+    if token in eos_ids:
+        reply.stop_reason = StopReason.EOS
+    return token not in eos_ids and len(reply.token_ids) < limit
 
 
 def positions_of(attention: Tensor) -> Tensor:

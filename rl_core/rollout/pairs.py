@@ -121,10 +121,10 @@ class PairEngine:
 
     def _log_probs(self, policy: Any, batch: DataProto) -> Tensor:
         """[B, T] on the CPU. Every rank runs as many passes, since shards have equal sizes."""
-        batch = batch.to(self.backend.device)
         log_probs_BT = torch.zeros(batch.tensor("response_mask").shape)
         for rows in micro_batches.by_row_count(list(range(len(batch))), self.micro_batch_size):
-            micro = micro_batches.take(batch, rows)
+            # The batch itself stays where it is: `to` would move it.
+            micro = micro_batches.take(batch, rows).to(self.backend.device)
             names = ("input_ids", "attention_mask", "position_ids", "response_mask")
             media_B = list(micro.non_tensor_batch["media"])
             found_BT = policy(*(micro.tensor(name) for name in names), media_B=media_B)[0]

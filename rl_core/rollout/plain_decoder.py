@@ -10,19 +10,19 @@ D features of a head.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.nn.functional import silu
 
 from rl_core.models.gated_mlp import GatedMLP
-from rl_core.models.packed_weights import Packed, Product
 from rl_core.models.packing import ROW_BY_ROW
 from rl_core.models.rms_norm import RMSNorm
 from rl_core.models.rotary import turn
-from rl_core.rollout.decoder_memory import SharedPrompts, WholeRows
 
 MODEL = {"embed_tokens", "layers", "norm", "rotary_emb"}
 """What transformers calls the parts of a plain decoder,"""
@@ -32,6 +32,49 @@ ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
 """of their attention,"""
 HEAD_NORMS = {"q_norm", "k_norm"}
 """and what some have in it besides."""
+Layers = tuple[nn.Module, ...]
+"""Linear layers that read the same states."""
+
+
+class Product(Protocol):
+    """What such layers compute together."""
+
+    sizes: list[int]
+    """Features that come out of each."""
+
+    def whole(self, states: Tensor) -> Tensor:
+        """What all layers make of the states, side by side in the last axis."""
+        ...
+
+
+class Memory(Protocol):
+    """What the rows have read so far."""
+
+    def begin(self) -> None:
+        """Every row has a token more from now on."""
+
+    def attend(self, layer: int, query_RKGD: Tensor, key_RKD: Tensor, value_RKD: Tensor, scale: float) -> Tensor:
+        """Add the token's keys and values. Returns: what it sees, [R, K, G, D]."""
+        ...
+
+
+class LayerByLayer:
+    """Layers as they are, each with its own product."""
+
+    def __init__(self, layers: Layers) -> None:
+        self.layers: list[Any] = list(layers)
+        self.sizes = [layer.out_features for layer in self.layers]
+
+    def whole(self, states: Tensor) -> Tensor:
+        """What all layers make of the states, side by side in the last axis."""
+        return torch.cat([layer(states) for layer in self.layers], -1)
+
+
+def layer_by_layer(layers: Layers) -> LayerByLayer | None:
+    """The product of layers as they are; None where one is not linear, or cut over ranks."""
+    weights = [weight for layer in layers for weight in layer.parameters()]
+    is_linear = all(hasattr(layer, "out_features") for layer in layers)
+    return LayerByLayer(layers) if is_linear and not any(isinstance(weight, DTensor) for weight in weights) else None
 
 
 class PlainDecoder:
@@ -43,11 +86,8 @@ class PlainDecoder:
     def __init__(self, model: Any, blocks: list[_Block]) -> None:
         self.model, self.blocks = model, blocks
 
-    def step(self, tokens_R: Tensor, positions_R1: Tensor, memory: WholeRows | SharedPrompts) -> Tensor:
-        """Append a token to each row. Returns: its hidden states after the last norm, [R, H].
-
-        Args: memory: what the rows have read so far.
-        """
+    def step(self, tokens_R: Tensor, positions_R1: Tensor, memory: Memory) -> Tensor:
+        """Append a token to each row. Returns: its hidden states after the last norm, [R, H]."""
         memory.begin()
         hidden_RH = self.model.embed_tokens(tokens_R)
         cos_R1D, sin_R1D = (
@@ -76,7 +116,7 @@ class _Block:
         self,
         hidden_RH: Tensor,
         angles: tuple[Tensor, Tensor, Tensor],
-        memory: WholeRows | SharedPrompts,
+        memory: Memory,
         index: int,
     ) -> Tensor:
         num_rows, size = len(hidden_RH), self.attention.head_dim
@@ -96,20 +136,23 @@ class _Block:
         return hidden_RH + self.down.whole(silu(gate_RM) * up_RM)
 
 
-def plain_decoder(model: Any, packed: Packed) -> PlainDecoder | None:
-    """A transformers model (without its head) as a plain decoder; None where it has another shape."""
+def plain_decoder(model: Any, product_of: Callable[[Layers], Product | None]) -> PlainDecoder | None:
+    """A transformers model (without its head) as a plain decoder; None where it has another shape.
+
+    Args: product_of: the product of layers that read the same states; None where they have none.
+    """
     if _parts(model) != MODEL or not isinstance(model.norm, RMSNorm):
         return None
     if model.config._attn_implementation not in ("sdpa", ROW_BY_ROW):
         return None
-    blocks = [_block(block, packed) for block in model.layers]
+    blocks = [_block(block, product_of) for block in model.layers]
     plain = [block for block in blocks if block is not None]
     turned = 2 * len(getattr(model.rotary_emb, "inv_freq", ()))
     is_whole = all(block.attention.head_dim == turned for block in plain)
     return PlainDecoder(model, plain) if len(plain) == len(blocks) and is_whole else None
 
 
-def _block(block: Any, packed: Packed) -> _Block | None:
+def _block(block: Any, product_of: Callable[[Layers], Product | None]) -> _Block | None:
     hooked = any(module._forward_hooks or module._forward_pre_hooks for module in block.modules())
     if hooked or _parts(block) != BLOCK:
         return None
@@ -123,7 +166,7 @@ def _block(block: Any, packed: Packed) -> _Block | None:
     norms = block.input_layernorm, block.post_attention_layernorm
     layers = attention.q_proj, attention.k_proj, attention.v_proj
     groups = layers, (attention.o_proj,), (mlp.gate_proj, mlp.up_proj), (mlp.down_proj,)
-    products = [packed[group] for group in groups if group in packed]
+    products = [product for group in groups if (product := product_of(group)) is not None]
     if len(products) < len(groups) or not all(isinstance(norm, RMSNorm) for norm in (*norms, *(head_norms or ()))):
         return None
     reads, writes, gate_up, down = products

@@ -3,7 +3,7 @@
 from typing import Any
 
 from rl_core.algorithms import algorithms
-from schemas.placement import ROWS_OF_A_PASS, TOKENS_IN_TILES
+from schemas.placement import ROWS_OF_A_PASS, TOKENS_IN_TILES, TOKENS_ON_GPU
 from schemas.policy import FSDPMode
 from schemas.recipe import EmaFullConfig, Recipe
 from schemas.section import DType
@@ -117,7 +117,9 @@ def _tokens_of_a_pass(recipe: Recipe, length: int) -> int:
     placement = recipe.placement
     if placement.micro_batch_size:
         return placement.micro_batch_size * length
-    may_have_tiles = placement.device == "cpu" and recipe.fsdp.param_dtype is DType.BFLOAT16
+    if placement.device == "cuda":
+        return max(ROWS_OF_A_PASS * length, TOKENS_ON_GPU)
+    may_have_tiles = recipe.fsdp.param_dtype is DType.BFLOAT16
     return max(ROWS_OF_A_PASS * length, TOKENS_IN_TILES if may_have_tiles else 0)
 
 

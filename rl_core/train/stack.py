@@ -19,7 +19,7 @@ from rl_core.train.micro_batches import Lengths, MiniBatch, Rows
 from rl_core.train.segments import SegmentStack, drift
 from rl_core.train.sharding import DTYPES
 from rl_core.wide_products import multiplies_in_bfloat16, multiplies_in_tiles
-from schemas.placement import TOKENS_IN_BFLOAT16, TOKENS_IN_TILES
+from schemas.placement import TOKENS_IN_BFLOAT16, TOKENS_IN_TILES, TOKENS_ON_GPU
 
 
 class TrainStack(SegmentStack):
@@ -28,10 +28,10 @@ class TrainStack(SegmentStack):
     The shard also needs `input_ids, attention_mask, position_ids` [B, P+T], and `rollout_log_probs` [B, T] where a
     rollout reported them.
 
-    Args: micro_batch_size: rows of a pass; unset lets a processor that multiplies in bfloat16 take as many as keep it
-    busy. max_tokens_per_micro_batch: instead of a number of rows, pack them into passes of that size. share_prompts:
-    compute the prompt of siblings once in a pass, if the model can; siblings are adjacent rows, and passes then take
-    rows in order.
+    Args: micro_batch_size: rows of a pass; unset lets a GPU, or a processor that multiplies in bfloat16, take as many
+    as keep it busy. max_tokens_per_micro_batch: instead of a number of rows, pack them into passes of that size.
+    share_prompts: compute the prompt of siblings once in a pass, if the model can; siblings are adjacent rows, and
+    passes then take rows in order.
     """
 
     def __init__(
@@ -170,6 +170,8 @@ class TrainStack(SegmentStack):
 
 def _tokens_of_a_pass(device: torch.device, dtype: torch.dtype) -> int | None:
     """That make products in this format quick on this device; None where a few rows do."""
+    if device.type == "cuda":
+        return TOKENS_ON_GPU
     if multiplies_in_tiles(device, dtype):
         return TOKENS_IN_TILES
     return TOKENS_IN_BFLOAT16 if multiplies_in_bfloat16(device, dtype) else None
