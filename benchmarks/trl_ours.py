@@ -6,6 +6,7 @@ many processes share the prompts and the threads, and the first one answers.
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
 import os
@@ -151,6 +152,7 @@ def serve(rank: int, settings: dict[str, Any], meeting: str, answers: int | None
     rows = [json.loads(line) for line in Path(settings["prompts"]).read_text().splitlines()]
     items = [make(row["row"], f"row {number}") for number, row in enumerate(rows)]
     side = Side(recipe_of(settings), settings["model"], info, forced=settings["forced"])
+    gc.freeze()  # as workers do
     _answer(answers, {"ready": {}})
     for number in itertools.count():
         told = [rank > 0 or bool(sys.stdin.readline())]

@@ -12,6 +12,7 @@ positions of a room.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -26,6 +27,8 @@ ROOM = 128
 """Tokens that there is room for at a time; attention reads whole rooms."""
 ASKS_THE_PROCESSOR = {"dynamic", "longrope"}
 """Kinds of rotary embeddings that depend on how far the rows are, which a graph cannot ask."""
+_latest: torch.cuda.CUDAGraph | None = None
+"""Keeps the memory of graphs for the next one. It would otherwise stay taken until there is no other."""
 
 
 def can_be_graphed(plain: PlainDecoder) -> bool:
@@ -129,19 +132,30 @@ class FixedRows:
 
 
 def recorded(run: Callable[[], None]) -> Callable[[], None]:
-    """What `run` does on the GPU, to be done again and again with the same memory; it is not done yet."""
-    graph, stream, current = torch.cuda.CUDAGraph(), torch.cuda.Stream(), torch.cuda.current_stream()
+    """What `run` does on the GPU, to be done again and again with the same memory; it is not done yet.
+
+    Graphs have their memory in common: only the latest may still be replayed.
+    """
+    global _latest
+    graph, stream, current = torch.cuda.CUDAGraph(), _stream(), torch.cuda.current_stream()
     stream.wait_stream(current)
     with torch.cuda.stream(stream):
         # Other threads (NCCL's, those of scorers) may go on meanwhile. `torch.cuda.graph` would give all memory that
         # is cached back first, which training then has to ask for again.
-        graph.capture_begin(capture_error_mode="thread_local")
+        graph.capture_begin(pool=_latest and _latest.pool(), capture_error_mode="thread_local")
         try:
             run()
         finally:
             graph.capture_end()
     current.wait_stream(stream)
+    _latest = graph
     return graph.replay
+
+
+@cache
+def _stream() -> torch.cuda.Stream:
+    """On which all graphs are recorded: memory that one stream has freed is not given to another."""
+    return torch.cuda.Stream()
 
 
 def _roomy(both: Any, capacity: int) -> tuple[Tensor, Tensor]:
