@@ -27,7 +27,7 @@ from transformers import AutoConfig, AutoTokenizer
 
 from benchmarks import page
 from benchmarks.random_models import RandomModels
-from benchmarks.trl import PEER, SETTINGS, Steps, rows_of, summary, take_turns, write_prompts
+from benchmarks.trl import PEER, PHASES, SETTINGS, Steps, better, rows_of, summary, take_turns, write_prompts
 
 SIZE = 8192
 """Rows and columns of the product that sets the rate."""
@@ -122,6 +122,19 @@ def operations_per_s() -> float:
     return 2 * SIZE**3 / statistics.median(took)
 
 
+def times_less(sums: dict[tuple[str, str], dict[str, Any]]) -> str:
+    """How many times less each of our settings takes than TRL in its quicker one; nothing without TRL."""
+    if not any(side == "TRL" for _, side in sums):
+        return ""
+    setting, peer = better(sums)
+    lines = []
+    for (ours, side), one in sums.items():
+        if side != "TRL":
+            cells = [f"{peer[phase][0] / one[phase][0]:.1f}" for phase in PHASES]
+            lines.append([f"{ours} beside TRL's {setting}", *cells, f"{peer['memory'] / one['memory']:.1f}"])
+    return "\n\n" + page.table(["times less", *PHASES, "memory"], lines)
+
+
 def report(
     args: argparse.Namespace,
     sums: dict[tuple[str, str], dict[str, Any]],
@@ -142,7 +155,7 @@ def report(
         f"`{command}`: {args.model} random weights, {trained}, no KL, {args.prompts} prompts x {args.samples} samples "
         f"x {args.new_tokens} tokens{longer}; medians of {args.steps} steps after {args.warm_up}. "
         f"{torch.cuda.get_device_name()}, on which one product reaches {rate / 1e12:.0f} TFLOP/s; "
-        f"{page.machine()}{peer}. Training needs {operations / 1e12:.0f} TFLOP.\n\n{table}"
+        f"{page.machine()}{peer}. Training needs {operations / 1e12:.0f} TFLOP.\n\n{table}{times_less(sums)}"
     )
     print(f"\n{body}")
     if args.write:

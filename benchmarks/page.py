@@ -13,8 +13,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 HEAD = """# Benchmarks
 
 Each section was written by the command it names, on the machine it names. The other benches and their figures are in
-`benchmarks/README.md`. Nothing here has been run on a GPU: FSDP2 over NCCL, bfloat16 on CUDA and vLLM on GPUs are
-written and not measured.
+`benchmarks/README.md`.
 """
 
 
