@@ -10,7 +10,6 @@ import gc
 import itertools
 import json
 import os
-import re
 import sys
 import tempfile
 import time
@@ -24,6 +23,7 @@ from rl_core.algorithms import algorithms
 from rl_core.allocator import keep_freed_memory
 from rl_core.data.prompt_items import ItemMaker
 from rl_core.models.bundle import ModelBundle
+from rl_core.peak_memory import peak_bytes
 from rl_core.rank_info import RankInfo
 from rl_core.recipes import load_recipe
 from rl_core.rollout.engine import RolloutEngine
@@ -124,18 +124,9 @@ class Side:
             "train": [all_of - part for all_of, part in zip(took, generated, strict=True)],
             "step": took,
             "tokens": int(rollout.tensor("num_tokens").sum()),
-            "peak_bytes": peak_bytes(),
+            "peak_bytes": peak_bytes(self.backend.device),
             "reward": float(rollout.tensor("rewards").mean()),
         }
-
-
-def peak_bytes() -> int:
-    """Of a GPU what tensors took, else of the process."""
-    if torch.cuda.is_initialized():
-        return torch.cuda.max_memory_allocated()
-    found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    assert found is not None
-    return int(found[1]) * 1024
 
 
 def serve(rank: int, settings: dict[str, Any], meeting: str, answers: int | None) -> None:

@@ -21,6 +21,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "rl_core.quick_imports",
         "rl_core.running",
         "rl_core.secrets",
+        "rl_core.peak_memory",
         "rl_core.wide_products",
     ),
     ("rl_core.data_proto", "rl_core.dispatch", "rl_core.rank_info"),

@@ -109,12 +109,17 @@ GROUPS: dict[str, tuple[MetricNote, ...]] = {
         ("lr", "per update", "Learning rate of the last update."),
         ("skipped_steps", "updates", "Updates that were left out because the gradient was not finite."),
     ),
-    "Time": _notes(
+    "Time and memory": _notes(
         (
             "seconds/<phase>",
             "s",
             "Wall clock of a phase: `rollout`, `reward`, `advantage`, `train`, `sync`, …; of a rollout that was "
             "started a step ahead, what was left to wait for.",
+        ),
+        (
+            "peak_memory_gb",
+            "GB",
+            "The most that a worker which trains has held so far: of a GPU what tensors took, else of its process.",
         ),
         ("rollout_tokens_per_second", "tokens/s", "Sampled actions over the time of the rollout; of all devices."),
         ("staleness", "changes", "Changes of the weights since those that sampled, of a rollout started a step ahead."),

@@ -18,6 +18,7 @@ from rl_core.dispatch import Execute, distributed
 from rl_core.errors import RLTrainError
 from rl_core.models.causal_lm import blocks
 from rl_core.models.value_head import train_value_head
+from rl_core.peak_memory import peak_bytes
 from rl_core.rank_info import RankInfo
 from rl_core.train import alone, checkpoint, sharding
 from rl_core.train.ema import EmaShadow, local_part
@@ -333,6 +334,10 @@ class FSDPBackend:
         # What lies whole on this CPU already is handed out as itself, and would change with the next step.
         own = {local_part(value).data_ptr() for value in self.trainable.values()}
         return {name: value.clone() if value.data_ptr() in own else value for name, value in state.items()}
+
+    def peak_memory(self) -> int:
+        """Bytes that this rank has held at most so far: of a GPU those of tensors, else those of the process."""
+        return peak_bytes(self.device)
 
     def offload(self) -> int:
         """Give back the memory of parameters, gradients, average and optimiser state, until `onload`.

@@ -32,7 +32,7 @@ def test_a_version_leads_back_to_the_digests_of_its_files(undisturbed: Path) -> 
     wanted = {
         "reward_std", "approx_kl", "entropy", "ratio_mean", "clip_fraction", "grad_norm", "lr", "response_length_mean",
         "truncated_share", "zero_std_groups", "delta_log_prob_max", "rollout_tokens_per_second", "seconds/train",
-        "eval/accuracy",
+        "eval/accuracy", "peak_memory_gb",
     }  # fmt: skip
     assert wanted <= run.data.metrics.keys()
     contexts = [
