@@ -107,6 +107,9 @@ class RolloutConfig(Section):
     """Softmax temperature of sampling; the log-probabilities are those of the tempered distribution."""
     max_batch_size: int = Field(default=256, ge=1)
     """Most rows decoded at once."""
+    cuda_graphs: bool = True
+    """Record the decoding steps of usual models as CUDA graphs on a GPU, several times quicker; off where a model's
+    layers do what cannot be recorded. The in-process and the dedicated engine read it."""
     steps_ahead: Literal[0, 1] = 0
     """1: an engine on devices of its own samples a step while the step before it trains, with weights that are one step
     old; `algorithm.correction` weighs that distance. No rollout is started ahead of a checkpoint."""

@@ -91,11 +91,13 @@ def decode(
     generator: torch.Generator,
     device: torch.device,
     packed: Packed | None = None,
+    *,
+    graphs: bool = True,
 ) -> list[Reply]:
     """Replies to every request in order, siblings adjacent.
 
     Args: policy: a CausalLMPolicy whose parameters are gathered. requests: token ids, ragged. packed: what
-    `packed_weights` made of the policy's layers.
+    `packed_weights` made of the policy's layers. graphs: whether steps may be recorded on a GPU.
     """
     from rl_core.rollout.next_states import next_states
 
@@ -119,7 +121,8 @@ def decode(
     rows = list(range(len(replies)))
     with without_hooks(model):
         probe = ids_BP[:, -1], policy.reply_positions(last_P, 0)
-        read = next_states(model.model, output.past_key_values, counts_P, attention_BP, packed or {}, probe)
+        cache = output.past_key_values
+        read = next_states(model.model, cache, counts_P, attention_BP, packed or {}, probe, graphs=graphs)
         for step in range(max(limits)):
             tokens_R, log_probs_R = _draw(policy.choices(model.lm_head(hidden)), sampling.temperature, generator)
             drawn = zip(rows, tokens_R.tolist(), log_probs_R.tolist(), strict=True)

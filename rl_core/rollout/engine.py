@@ -119,7 +119,8 @@ class RolloutEngine:
         with weights as policy, packed_weights(policy.model) as packed:
 
             def generate(requests: list[Request]) -> list[Reply]:
-                return decode(policy, requests, sampling, generator, self.backend.device, packed)
+                device, graphs = self.backend.device, self.config.cuda_graphs
+                return decode(policy, requests, sampling, generator, device, packed, graphs=graphs)
 
             yield generate
 

@@ -35,18 +35,20 @@ def next_states(
     attention_PL: Tensor,
     packed: Packed,
     probe_P: tuple[Tensor, Tensor],
+    *,
+    graphs: bool,
 ) -> ByPlainDecoder | GraphedSteps | ByTransformers:
     """Steps of one batch.
 
     Args: model: of transformers, without its head. cache: after the prefill; it is used up. counts_P: replies to each
     prompt. attention_PL: where a token is. packed: products of its layers. probe_P: a token of each prompt, any, and
-    its positions, [P, 1] or with several axes [A, P, 1].
+    its positions, [P, 1] or with several axes [A, P, 1]. graphs: whether steps may be recorded on a GPU.
     """
     # Several axes of positions are for pictures.
     may_be_plain = _is_plain_decoder.get(model, True) and is_plain(cache) and probe_P[1].dim() == 2
     on_gpu = counts_P.device.type == "cuda"
     plain = plain_decoder(model, layer_by_layer if on_gpu else packed.get) if may_be_plain else None
-    if plain is None or (on_gpu and not can_be_graphed(plain)):
+    if plain is None or (on_gpu and not (graphs and can_be_graphed(plain))):
         return ByTransformers(model, cache, counts_P, attention_PL)
     if model not in _is_plain_decoder:
         _is_plain_decoder[model] = _says_the_same(plain, cache, attention_PL, probe_P)
