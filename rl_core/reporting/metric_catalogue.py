@@ -119,7 +119,8 @@ GROUPS: dict[str, tuple[MetricNote, ...]] = {
         (
             "peak_memory_gb",
             "GB",
-            "The most that a worker which trains has held so far: of a GPU what tensors took, else of its process.",
+            "The most that a worker which trains has held so far, at the last step of each iteration: of a GPU what "
+            "tensors took, else of its process.",
         ),
         ("rollout_tokens_per_second", "tokens/s", "Sampled actions over the time of the rollout; of all devices."),
         ("staleness", "changes", "Changes of the weights since those that sampled, of a rollout started a step ahead."),

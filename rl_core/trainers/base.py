@@ -129,7 +129,9 @@ class Trainer(ABC):
         with self._phase("sync"):
             self.sync_weights()
         self.step_count += 1
-        metrics["peak_memory_gb"] = self._peak_memory() / 1e9
+        if self.step_count % self.recipe.training.steps_per_iteration == 0:
+            # It only grows, and to ask takes some milliseconds.
+            metrics["peak_memory_gb"] = self._peak_memory() / 1e9
         metrics |= {f"seconds/{phase}": seconds for phase, seconds in self._seconds.items()}
         announce(ProgressEvent("step", self.step_count, self.total_steps, metrics))
         return metrics, list(rollouts.values())[-1]
