@@ -12,6 +12,7 @@ positions of a room.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -20,6 +21,7 @@ from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 from transformers.cache_utils import Cache
 
+from rl_core.errors import ModelError
 from rl_core.rollout.decoder_memory import attention_mask
 from rl_core.rollout.plain_decoder import PlainDecoder
 
@@ -134,7 +136,8 @@ class FixedRows:
 def recorded(run: Callable[[], None]) -> Callable[[], None]:
     """What `run` does on the GPU, to be done again and again with the same memory; it is not done yet.
 
-    Graphs have their memory in common: only the latest may still be replayed.
+    Graphs have their memory in common: only the latest may still be replayed. Raises: ModelError when it does what
+    cannot be recorded, such as asking the GPU for a number.
     """
     global _latest
     graph, stream, current = torch.cuda.CUDAGraph(), _stream(), torch.cuda.current_stream()
@@ -145,8 +148,16 @@ def recorded(run: Callable[[], None]) -> Callable[[], None]:
         graph.capture_begin(pool=_latest and _latest.pool(), capture_error_mode="thread_local")
         try:
             run()
-        finally:
-            graph.capture_end()
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            with suppress(RuntimeError):
+                graph.capture_end()
+            reason = str(error).strip().splitlines()[0]
+            raise ModelError(
+                f"a decoding step cannot be recorded as a CUDA graph ({reason}); set rollout.cuda_graphs=false"
+            ) from error
+        graph.capture_end()
     current.wait_stream(stream)
     _latest = graph
     return graph.replay

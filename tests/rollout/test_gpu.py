@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -47,6 +50,14 @@ def test_replies_are_those_without_graphs(name: str, monkeypatch: pytest.MonkeyP
     for one, other in zip(ours, theirs, strict=True):
         assert one.log_probs == pytest.approx(other.log_probs, abs=1e-4)
     assert len({len(one.token_ids) for one in ours}) > 2, "rows leave"
+
+
+def test_what_asks_the_gpu_for_a_number_is_refused_by_name():
+    # A recording that failed leaves a process of no further use.
+    code = "import torch\nfrom rl_core.rollout.graphed_steps import recorded\n"
+    code += "number = torch.ones(1, device='cuda')\nrecorded(lambda: print(number.item()))"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "cannot be recorded as a CUDA graph" in ended.stderr and "rollout.cuda_graphs=false" in ended.stderr
 
 
 def test_in_bfloat16_a_plain_decoder_is_known_as_one():
