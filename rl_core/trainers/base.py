@@ -129,9 +129,6 @@ class Trainer(ABC):
         with self._phase("sync"):
             self.sync_weights()
         self.step_count += 1
-        if self.step_count % self.recipe.training.steps_per_iteration == 0:
-            # It only grows, and to ask takes some milliseconds.
-            metrics["peak_memory_gb"] = self._peak_memory() / 1e9
         metrics |= {f"seconds/{phase}": seconds for phase, seconds in self._seconds.items()}
         announce(ProgressEvent("step", self.step_count, self.total_steps, metrics))
         return metrics, list(rollouts.values())[-1]
@@ -178,6 +175,10 @@ class Trainer(ABC):
     def pids(self) -> list[int]:
         """Process ids of all workers."""
         return [pid for group in self.groups for pid in group.pids()]
+
+    def peak_memory(self) -> int:
+        """Bytes that the worker which trains and needed most has held so far."""
+        return max(peak for backend in self.backends().values() for peak in backend.peak_memory())
 
     def close(self) -> None:
         """End the workers."""
@@ -285,10 +286,6 @@ class Trainer(ABC):
             batch.union(track.stack.measure(batch).fetch())
         if track.critic is not None:
             batch.union(track.critic.stack.values(batch).fetch())
-
-    def _peak_memory(self) -> int:
-        """Bytes of the worker that needed most so far."""
-        return max(peak for backend in self.backends().values() for peak in backend.peak_memory())
 
     def _trained_models(self) -> dict[str, Remote]:
         """Everything that a checkpoint holds: the policies, and their critics."""

@@ -64,6 +64,10 @@ class TrainingSession:
                 metrics, rollout = trainer.step()
                 steps.append({"step": float(trainer.step_count), **metrics})
                 self.tracking.log_metrics(metrics, trainer.step_count)
+            # It only grows, and to ask takes some milliseconds.
+            memory = {"peak_memory_gb": trainer.peak_memory() / 1e9}
+            self.tracking.log_metrics(memory, trainer.step_count)
+            steps[-1] |= memory
             receipt = self._finish_iteration(trainer, iteration, steps)
         except BaseException:
             self._drop_workers()
