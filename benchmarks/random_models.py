@@ -10,13 +10,13 @@ from rl_core.home import Home
 from rl_core.models.locate import locate
 
 MODEL = "embedded:smollm2-135m-instruct"
+SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
 SHAPES = {
-    "tiny": {"hidden_size": 192, "intermediate_size": 512, "num_hidden_layers": 6, "num_attention_heads": 3},
-    "360M": {"hidden_size": 960, "intermediate_size": 2560, "num_hidden_layers": 32, "num_attention_heads": 15},
-    "1.1B": {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16, "num_attention_heads": 32},
+    "tiny": (192, 512, 6, 3, 1),
+    "360M": (960, 2560, 32, 15, 5),
+    "1.1B": (2048, 8192, 16, 32, 8),
 }
-"""A head has 64 numbers; a third of the heads (of the largest a quarter, as in Llama 3.2) hold keys and values."""
-KEY_HEADS = {"tiny": 1, "360M": 5, "1.1B": 8}
+"""Their sizes; a head has 64 numbers. The largest is that of Llama 3.2, but for its vocabulary."""
 
 
 @dataclass
@@ -31,7 +31,7 @@ class RandomModels:
             return self.base
         made = self.folder / name
         if not made.is_dir():
-            self._make(made, SHAPES[name] | {"num_key_value_heads": KEY_HEADS[name], "head_dim": 64})
+            self._make(made, dict(zip(SIZES, SHAPES[name], strict=True)) | {"head_dim": 64})
         return str(made)
 
     def _make(self, folder: Path, shape: dict[str, int]) -> None:
