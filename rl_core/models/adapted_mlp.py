@@ -54,7 +54,7 @@ class _AdaptedGated(torch.autograd.Function):
         whole_NH, down_NR = product((silu(gated_NM) * raised_NM).to(computed), down, scalings[2])
         ctx.save_for_backward(states, gated_NM, raised_NM, gate_NR, up_NR, down_NR, *weights)
         ctx.scalings = scalings
-        return whole_NH.to(given).view(*states.shape[:-1], -1)
+        return whole_NH.to(given).view(*states.shape[:-1], whole_NH.shape[1])
 
     @staticmethod
     @once_differentiable

@@ -26,7 +26,7 @@ class ModelBundle:
 
     def load_policy(self) -> CausalLMPolicy:
         """The policy before training, anew."""
-        return load_policy(self.source, self.config)
+        return load_policy(self.source, self.config, paths=self.policy.paths)
 
     def export(self, trained: dict[str, Tensor], lora: LoraConfig | None, out: Path) -> None:
         """Write the trained policy as a Hugging Face folder; see `export_policy`."""

@@ -6,7 +6,7 @@ V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +16,11 @@ from torch.utils.checkpoint import checkpoint
 
 from rl_core.errors import ModelError
 from rl_core.models import packing, shared_prompts
+from rl_core.models.backbone import backbone_of, taken_by
 from rl_core.models.chunked_log_probs import is_plain_head, linear_log_probs
-from rl_core.models.gated_mlp import use_gated_mlps
+from rl_core.models.head import own_logits, projection_scale
 from rl_core.models.media import PromptMedia
-from rl_core.models.rms_norm import use_quick_norms
-from rl_core.models.rotary import use_quick_rotations
+from rl_core.models.probe import Path, Paths, settle
 from rl_core.models.value_head import ValueHead
 from schemas.recipe import ModelConfig
 
@@ -36,17 +36,42 @@ class CausalLMPolicy(nn.Module):
 
     num_choices: int | None = None
     """Tokens that may be written are the first so many of the head's; None is all of them."""
+    projection_scale: float | None
+    """The model's logits are its projection's times this; None where they are something else: see `head`."""
+    sequence_parallel: SequenceParallel | None = None
+    """The ranks that compute each sequence together with this one."""
+    paths: Paths | None = None
+    """Which ways of computing were found to give what the model itself gives; None where nobody looked."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.model = model
-        self.sequence_parallel: SequenceParallel | None = None
-        """The ranks that compute each sequence together with this one."""
+        self.projection_scale = projection_scale(self.language_model)
 
     @property
     def language_model(self) -> Any:
         """The transformers model, below any adapters."""
         return self.model.get_base_model() if hasattr(self.model, "peft_config") else self.model
+
+    @property
+    def backbone(self) -> Any:
+        """The transformers model without its head."""
+        return backbone_of(self.language_model)
+
+    def hidden_states(self, inputs: Mapping[str, Any]) -> Tensor:
+        """The last hidden states [B, L, H]. Args: inputs: as of `inputs`."""
+        backbone = self.backbone
+        return backbone(**taken_by(backbone, inputs), use_cache=False).last_hidden_state
+
+    def logits(self, hidden_NH: Tensor) -> Tensor:
+        """The model's own logits [N, V], of the words that may be written."""
+        projection = self.language_model.get_output_embeddings()
+        weight = getattr(projection, "weight", None)
+        states_NH = hidden_NH if weight is None else hidden_NH.to(weight.dtype)
+        if self.projection_scale is None:
+            return self.choices(own_logits(self.language_model, states_NH))
+        logits_NV = self.choices(projection(states_NH))
+        return logits_NV if self.projection_scale == 1.0 else logits_NV * self.projection_scale
 
     def forward(
         self,
@@ -75,23 +100,23 @@ class CausalLMPolicy(nn.Module):
         acts_BL[:, -keep_BT.shape[1] - 1 : -1] = keep_BT
         targets_N = input_ids_BL[:, -keep_BT.shape[1] :][keep_BT]
         score = partial(self._score, temperature=temperature, with_entropy=with_entropy, entropy_grad=entropy_grad)
-        model, used_BL = self.language_model.model, attention_mask_BL.bool()
+        used_BL = attention_mask_BL.bool()
         inputs = self.inputs(input_ids_BL, attention_mask_BL, position_ids_BL, media_B)
         if share_prompts:
             num_prompt = used_BL.shape[1] - keep_BT.shape[1]
             shared = shared_prompts.lay_out(input_ids_BL, used_BL, position_ids_BL, num_prompt)
             inputs = shared.inputs(input_ids_BL, position_ids_BL)
-            hidden_NH = model(**inputs, use_cache=False).last_hidden_state[0]
+            hidden_NH = self.hidden_states(inputs)[0]
             log_probs_N, entropy_N = score(hidden_NH.index_select(0, shared.token_BL[acts_BL]), targets_N)
         else:
             if packed:
                 inputs = packing.packed_inputs(self.language_model, input_ids_BL, used_BL, position_ids_BL)
                 acts_BL = acts_BL[used_BL][None]
             if self.sequence_parallel is None:
-                hidden_BLH = model(**inputs, use_cache=False).last_hidden_state
-                log_probs_N, entropy_N = score(hidden_BLH[acts_BL], targets_N)
+                log_probs_N, entropy_N = score(self.hidden_states(inputs)[acts_BL], targets_N)
             else:
-                log_probs_N, entropy_N = self.sequence_parallel.scores(model, inputs, acts_BL, targets_N, score)
+                scores = self.sequence_parallel.scores(self.backbone, inputs, acts_BL, targets_N, score)
+                log_probs_N, entropy_N = scores
         zeros = torch.zeros(keep_BT.shape, dtype=torch.float32, device=keep_BT.device)
         entropy_BT = zeros.masked_scatter(keep_BT, entropy_N) if entropy_N is not None else None
         return zeros.masked_scatter(keep_BT, log_probs_N), entropy_BT
@@ -131,15 +156,23 @@ class CausalLMPolicy(nn.Module):
 
     def enable_activation_checkpointing(self) -> None:
         """Recompute the blocks in the backward pass."""
-        self.language_model.gradient_checkpointing_enable({"use_reentrant": False})
+        for block in blocks(self):
+            recompute_in_backward(block)
 
     def enable_packing(self) -> None:
-        """Allow `packed=True`. Raises: ModelError when the architecture cannot."""
+        """Allow `packed=True`. Raises: ModelError when a packed row would not get what the model itself gives."""
+        if self.paths is not None and (why := self.paths.why_not(Path.PACKED)):
+            raise ModelError(
+                f"placement.max_tokens_per_micro_batch: rows of {type(self.language_model).__name__} cannot be packed "
+                f"({why}); unset it and use placement.micro_batch_size"
+            )
         packing.enable_packing(self.language_model)
 
     def enable_prompt_sharing(self) -> bool:
         """Allow `share_prompts=True` if the result is the same then. Returns: whether it is."""
         model = self.language_model
+        if self.paths is not None and self.paths.why_not(Path.SHARED):
+            return False
         if self.sequence_parallel is not None or not shared_prompts.can_share(model):
             return False
         packing.enable_packing(model)
@@ -148,16 +181,17 @@ class CausalLMPolicy(nn.Module):
     def _score(
         self, hidden_NH: Tensor, targets_N: Tensor, *, temperature: float, with_entropy: bool, entropy_grad: bool
     ) -> tuple[Tensor, Tensor | None]:
-        head = self.language_model.lm_head
+        head = self.language_model.get_output_embeddings()
         if isinstance(head, ValueHead):
             return head.values(hidden_NH), None
-        if is_plain_head(head):
-            entropy = {"with_entropy": with_entropy, "entropy_grad": entropy_grad}
+        if self.projection_scale is not None and is_plain_head(head):
+            options: dict[str, Any] = {"with_entropy": with_entropy, "entropy_grad": entropy_grad}
             weight_VH = head.weight if self.num_choices is None else head.weight[: self.num_choices]
-            return linear_log_probs(hidden_NH, weight_VH, targets_N, temperature=temperature, **entropy)
+            options["temperature"] = temperature / self.projection_scale
+            return linear_log_probs(hidden_NH, weight_VH, targets_N, **options)
 
         def chunk(hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-            logits = self.choices(head(hidden.to(head.weight.dtype)))
+            logits = self.logits(hidden)
             all_log_probs = (logits.float() / temperature).log_softmax(-1)
             log_probs = all_log_probs.gather(-1, targets[:, None])[:, 0]
             if not with_entropy:
@@ -174,30 +208,47 @@ class CausalLMPolicy(nn.Module):
         return log_probs, torch.cat([entropy for _, entropy in parts]) if with_entropy else None
 
 
-def load_policy(source: str, config: ModelConfig) -> CausalLMPolicy:
-    """The policy with float32 master weights. Raises: ModelError when the model cannot be loaded."""
+def load_policy(source: str, config: ModelConfig, paths: Paths | None = None) -> CausalLMPolicy:
+    """The policy with float32 master weights.
+
+    Args: paths: what an earlier load of the same model found out; unset looks again.
+    Raises: ModelError when the model cannot be loaded, or is no model that can be trained.
+    """
     from transformers import AutoModelForCausalLM
 
-    return CausalLMPolicy(load_model(AutoModelForCausalLM, source, config, "causal language model"))
+    policy = CausalLMPolicy(load_model(AutoModelForCausalLM, source, config, "causal language model"))
+    settle(policy, paths, config.attention)
+    return policy
 
 
 def load_model(auto_class: Any, source: str, config: ModelConfig, what: str) -> Any:
-    """Float32 weights by one of transformers' auto classes, whose norms, MLPs and rotations train quicker here.
-
-    Raises: ModelError when they cannot be loaded.
-    """
+    """Float32 weights by one of transformers' auto classes. Raises: ModelError when they cannot be loaded."""
     name, _, revision = source.partition("@")
+    load = partial(auto_class.from_pretrained, name, revision=revision or None, dtype=torch.float32)
     try:
-        model = auto_class.from_pretrained(
-            name, revision=revision or None, dtype=torch.float32, attn_implementation=config.attention
-        )
-    except (OSError, ValueError) as error:
+        try:
+            return load(attn_implementation=config.attention)
+        except ValueError as error:
+            # Families whose attention has what sdpa cannot compute (GPT-OSS: sinks).
+            if config.attention != "sdpa" or "scaled_dot_product_attention" not in str(error):
+                raise
+            return load(attn_implementation="eager")
+    except (OSError, ValueError, ImportError, RuntimeError) as error:
         reason = str(error).strip().splitlines()[0]
         raise ModelError(f"model.path {config.path}: cannot be loaded as a {what}: {reason}") from error
-    use_quick_norms(model)
-    use_gated_mlps(model)
-    use_quick_rotations(model)
-    return model
+
+
+def recompute_in_backward(block: nn.Module) -> None:
+    """Let a block keep its inputs alone for the backward pass, in evaluation mode, too, which transformers' way does
+    not."""
+    forward = block.forward
+
+    def recomputed(*args: Any, **kwargs: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return forward(*args, **kwargs)
+        return checkpoint(forward, *args, use_reentrant=False, **kwargs)
+
+    block.forward = recomputed  # type: ignore[method-assign]
 
 
 def blocks(policy: Any) -> list[nn.Module]:

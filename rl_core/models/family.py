@@ -7,6 +7,7 @@ from typing import Any
 from rl_core.errors import ModelError
 from rl_core.models import causal_lm
 from rl_core.models.causal_lm import CausalLMPolicy
+from rl_core.models.probe import Paths, settle
 from rl_core.models.vlm import FAMILIES, FROZEN_BY_DEFAULT, VLMPolicy, family_of, media_of
 from schemas.recipe import ModelConfig
 
@@ -25,14 +26,17 @@ def picture_facts(source: str) -> tuple[str, int]:
     return config.model_type, config.image_token_id
 
 
-def load_policy(source: str, config: ModelConfig, processor: Any = None) -> CausalLMPolicy:
-    """The policy with float32 master weights. Args: processor: of a vision-language model.
+def load_policy(source: str, config: ModelConfig, processor: Any = None, paths: Paths | None = None) -> CausalLMPolicy:
+    """The policy with float32 master weights.
 
-    Raises: ModelError when the model cannot be loaded.
+    Args: processor: of a vision-language model. paths: what an earlier load of the same model found out.
+    Raises: ModelError when the model cannot be loaded, or is no model that can be trained.
     """
     if not sees_pictures(source):
-        return causal_lm.load_policy(source, config)
-    return _load_vlm(source, config, processor)
+        return causal_lm.load_policy(source, config, paths)
+    policy = _load_vlm(source, config, processor)
+    settle(policy, paths, config.attention)
+    return policy
 
 
 def _load_vlm(source: str, config: ModelConfig, processor: Any) -> VLMPolicy:

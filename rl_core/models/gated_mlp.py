@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 from torch.distributed.tensor import DTensor
 from torch.nn.functional import silu
 
-from rl_core.models.replace import replace_modules
+from rl_core.models.replace import Replaced, asked, replace_modules
 from rl_core.models.weight_gradients import weight_gradients
 
 PARTS = ("gate_proj", "up_proj", "down_proj")
@@ -48,8 +48,8 @@ class GatedMLP(nn.Module):
         return self.down_proj(silu(self.gate_proj(states)) * self.up_proj(states))
 
 
-def use_gated_mlps(model: nn.Module) -> int:
-    """Put this MLP in the place of those of a transformers model that compute the same. Returns: how many."""
+def use_gated_mlps(model: nn.Module) -> Replaced:
+    """Put this MLP in the place of those of a transformers model that compute the same."""
     return replace_modules(model, _same_as)
 
 
@@ -64,12 +64,11 @@ def _same_as(mlp: Any) -> GatedMLP | None:
     layers: dict[str, Any] = named
     ours, weight = GatedMLP(**layers), layers["gate_proj"].weight
     probe = torch.linspace(-3.0, 3.0, 2 * weight.shape[1], dtype=weight.dtype).view(2, -1).to(weight.device)
-    with torch.no_grad():
-        theirs = mlp(probe)
-        if not isinstance(theirs, Tensor):
-            return None
-        # By their size: small weights make small results, and none at all would prove nothing.
-        difference, size = (theirs.float() - ours(probe).float()).norm(), theirs.float().norm()
+    theirs, own = asked(mlp, probe), asked(ours, probe)
+    if not isinstance(theirs, Tensor) or own is None or theirs.shape != own.shape:
+        return None
+    # By their size: small weights make small results, and none at all would prove nothing.
+    difference, size = (theirs.float() - own.float()).norm(), theirs.float().norm()
     return ours if difference <= ALIKE * size and size > 0 else None
 
 
@@ -99,7 +98,7 @@ class _Gated(torch.autograd.Function):
         states_NH = states.reshape(-1, states.shape[-1])
         gated_NM, raised_NM = states_NH @ gate_MH.t(), states_NH @ up_MH.t()
         ctx.save_for_backward(states, gated_NM, raised_NM, gate_MH, up_MH, down_HM)
-        return ((silu(gated_NM) * raised_NM) @ down_HM.t()).view(*states.shape[:-1], -1)
+        return ((silu(gated_NM) * raised_NM) @ down_HM.t()).view(*states.shape[:-1], len(down_HM))
 
     @staticmethod
     @once_differentiable

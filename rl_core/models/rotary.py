@@ -17,6 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from rl_core.models.replace import Replaced, asked
+
 NAME = "apply_rotary_pos_emb"
 """What transformers calls the function, in the module of each family of models."""
 PARAMETERS = ["q", "k", "cos", "sin", "unsqueeze_dim"]
@@ -43,18 +45,18 @@ class Rotation:
         return _turned(q, cos, sin), _turned(k, cos, sin)
 
 
-def use_quick_rotations(model: nn.Module) -> int:
-    """Put `Rotation` in the place of transformers' function where it gives the same. Returns: in how many modules.
+def use_quick_rotations(model: nn.Module) -> Replaced:
+    """Put `Rotation` in the place of transformers' function where it gives the same.
 
     It is a module's global, so other models of the family have it too.
     """
-    count = 0
+    replaced = Replaced()
     for name in {type(module).__module__ for module in model.modules()}:
         theirs = getattr(sys.modules[name], NAME, None)
         if inspect.isfunction(theirs) and _is_same(theirs):
             setattr(sys.modules[name], NAME, Rotation(theirs))
-            count += 1
-    return count
+            replaced.add(sys.modules[name], NAME, theirs)
+    return replaced
 
 
 def _is_same(theirs: Callable[..., Any]) -> bool:
@@ -63,8 +65,10 @@ def _is_same(theirs: Callable[..., Any]) -> bool:
     # No two numbers are alike, nor are the angles of the two halves.
     query, key, cos, sin = torch.linspace(-2.0, 3.0, 64).view(4, 1, 2, 8)
     probe = query[None], key[None], cos, sin
-    pairs = zip(theirs(*probe), Rotation(theirs)(*probe), strict=True)
-    return all(torch.allclose(*pair, ALIKE, ALIKE) for pair in pairs)
+    answer, own = asked(theirs, *probe), asked(Rotation(theirs), *probe)
+    if not isinstance(answer, tuple) or own is None or len(answer) != len(own):
+        return False
+    return all(a.shape == b.shape and torch.allclose(a, b, ALIKE, ALIKE) for a, b in zip(answer, own, strict=True))
 
 
 def _turned(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -44,8 +44,8 @@ class SharedPass:
 def can_share(model: Any) -> bool:
     """Whether siblings get the same from a transformers model that computes their prompt once."""
     # What is dropped would be the same for all siblings.
-    drops = getattr(model.config, "attention_dropout", 0) or any(
-        module.p for module in model.modules() if isinstance(module, nn.Dropout)
+    drops = (model.training and getattr(model.config, "attention_dropout", 0)) or any(
+        module.p and module.training for module in model.modules() if isinstance(module, nn.Dropout)
     )
     return model.config._attn_implementation.startswith("sdpa") and not drops and not other_layers(model)
 

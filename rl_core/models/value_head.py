@@ -32,7 +32,7 @@ def add_value_head(policy: CausalLMPolicy) -> CausalLMPolicy:
     hidden_size = model.get_output_embeddings().weight.shape[1]
     # A tied projection would otherwise be looked for among the embeddings when the model is saved or adapted.
     model.config.tie_word_embeddings = False
-    model.lm_head = ValueHead(hidden_size)
+    model.set_output_embeddings(ValueHead(hidden_size))
     return policy
 
 

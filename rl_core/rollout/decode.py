@@ -5,6 +5,8 @@ Shapes: G siblings, R rows being decoded, P prompt positions, V vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -13,8 +15,10 @@ import torch
 from torch import Tensor
 
 from rl_core.data_proto import pad_rows
+from rl_core.models.backbone import taken_by
 from rl_core.models.media import PromptMedia
 from rl_core.models.packed_weights import Packed
+from rl_core.models.probe import Path
 from rl_core.train.sharding import without_hooks
 
 BLOCK_WORDS = 256
@@ -99,32 +103,40 @@ def decode(
     Args: policy: a CausalLMPolicy whose parameters are gathered. requests: token ids, ragged. packed: what
     `packed_weights` made of the policy's layers. graphs: whether steps may be recorded on a GPU.
     """
-    from rl_core.rollout.next_states import next_states
+    replies: list[list[Reply]] = [[] for _ in requests]
+    for places in _batches(policy, requests):
+        some = iter(_decode([requests[place] for place in places], policy, sampling, generator, device, packed, graphs))
+        for place in places:
+            replies[place] = [next(some) for _ in range(requests[place].num_replies)]
+    return [reply for group in replies for reply in group]
 
-    model = policy.language_model
-    prompts = [request.token_ids for request in requests]
-    counts_P = torch.tensor([request.num_replies for request in requests], device=device)
-    lengths_P = torch.tensor([len(prompt) for prompt in prompts], device=device)
-    ids_BP = pad_rows([torch.tensor(prompt) for prompt in prompts], sampling.pad_id, left=True).to(device)
-    width = ids_BP.shape[1]
-    attention_BP = (torch.arange(width, device=device)[None] >= width - lengths_P[:, None]).long()
-    media_B = [request.media for request in requests]
-    inputs = policy.inputs(ids_BP, attention_BP, positions_of(attention_BP), media_B)
-    output = model.model(**inputs, use_cache=True)
-    hidden = output.last_hidden_state[:, -1].repeat_interleave(counts_P, 0)
-    # Positions may have several axes; they agree at the last token, which is text.
-    last_P = inputs["position_ids"][..., -1].reshape(-1, len(prompts))[0]
-    last = last_P.repeat_interleave(counts_P)
+
+def _batches(policy: Any, requests: list[Request]) -> list[list[int]]:
+    """The requests that are decoded beside each other: all, or those of one length where padding is none."""
+    if policy.paths is None or policy.paths.why_not(Path.PADDED) is None:
+        return [list(range(len(requests)))]
+    by_length: dict[int, list[int]] = {}
+    for place, request in enumerate(requests):
+        by_length.setdefault(len(request.token_ids), []).append(place)
+    return list(by_length.values())
+
+
+def _decode(
+    requests: list[Request],
+    policy: Any,
+    sampling: Sampling,
+    generator: torch.Generator,
+    device: torch.device,
+    packed: Packed | None,
+    graphs: bool,
+) -> list[Reply]:
+    """`decode` of requests in one batch."""
     limits = [sampling.limit(request) for request in requests for _ in range(request.num_replies)]
-
     replies = [Reply([], [], sampling.cut_off(limit)) for limit in limits]
     rows = list(range(len(replies)))
-    with without_hooks(model):
-        probe = ids_BP[:, -1], policy.reply_positions(last_P, 0)
-        cache = output.past_key_values
-        read = next_states(model.model, cache, counts_P, attention_BP, packed or {}, probe, graphs=graphs)
+    with _reading(policy, requests, sampling.pad_id, device, packed, graphs) as (hidden, last, read):
         for step in range(max(limits)):
-            tokens_R, log_probs_R = _draw(policy.choices(model.lm_head(hidden)), sampling.temperature, generator)
+            tokens_R, log_probs_R = _draw(policy.logits(hidden), sampling.temperature, generator)
             drawn = zip(rows, tokens_R.tolist(), log_probs_R.tolist(), strict=True)
             staying = [
                 place
@@ -139,6 +151,84 @@ def decode(
                 rows, last, tokens_R = [rows[place] for place in staying], last[kept], tokens_R[kept]
             hidden = read.step(tokens_R, policy.reply_positions(last, step))
     return replies
+
+
+@torch.no_grad()
+def forced_log_probs(policy: Any, groups: Sequence[tuple[Sequence[int], Sequence[Sequence[int]]]]) -> list[list[float]]:
+    """What decoding says of given responses to each prompt, token by token, whatever it would have drawn.
+
+    transformers' own cache is stepped through; quicker steps are compared with that where they are used. Rows leave
+    the batch as their responses end, as in `decode`.
+    """
+    requests = [Request(list(prompt), len(responses), room=1) for prompt, responses in groups]
+    responses = [list(response) for _, group in groups for response in group]
+    log_probs: list[list[float]] = [[] for _ in responses]
+    rows = list(range(len(responses)))
+    device = next(policy.parameters()).device
+    with _reading(policy, requests, 0, device, None, False, plain=False) as (hidden, last, read):
+        for step in range(max(map(len, responses))):
+            all_RV = policy.logits(hidden).float().log_softmax(-1)
+            tokens = [responses[row][step] for row in rows]
+            for place, row in enumerate(rows):
+                log_probs[row].append(float(all_RV[place, tokens[place]]))
+            staying = [place for place, row in enumerate(rows) if len(responses[row]) > step + 1]
+            if not staying:
+                break
+            kept = torch.tensor(staying, device=device)
+            if len(staying) < len(rows):
+                read.select(kept)
+            rows, last = [rows[place] for place in staying], last[kept]
+            tokens_R = torch.tensor(tokens, device=device)[kept]
+            hidden = read.step(tokens_R, policy.reply_positions(last, step))
+    return log_probs
+
+
+@contextmanager
+def _reading(
+    policy: Any,
+    requests: list[Request],
+    pad_id: int,
+    device: torch.device,
+    packed: Packed | None,
+    graphs: bool,
+    *,
+    plain: bool = True,
+) -> Iterator[tuple[Tensor, Tensor, Any]]:
+    """For the block, the prompts are read, each once, and their siblings side by side.
+
+    Yields: of each row the hidden states [R, H] and the position [R] of its last token, and what reads further tokens.
+    Args: plain: whether decoders of ours may read, where they say what the model says.
+    """
+    from rl_core.rollout.next_states import ByRecomputing, ByTransformers, next_states
+
+    backbone = policy.backbone
+    prompts = [request.token_ids for request in requests]
+    counts_P = torch.tensor([request.num_replies for request in requests], device=device)
+    lengths_P = torch.tensor([len(prompt) for prompt in prompts], device=device)
+    ids_BP = pad_rows([torch.tensor(prompt) for prompt in prompts], pad_id, left=True).to(device)
+    width = ids_BP.shape[1]
+    attention_BP = (torch.arange(width, device=device)[None] >= width - lengths_P[:, None]).long()
+    media_B = [request.media for request in requests]
+    inputs = policy.inputs(ids_BP, attention_BP, positions_of(attention_BP), media_B)
+    uses_cache = policy.paths is None or policy.paths.why_not(Path.CACHED) is None
+    output = backbone(**taken_by(backbone, inputs), use_cache=uses_cache)
+    hidden = output.last_hidden_state[:, -1].repeat_interleave(counts_P, 0)
+    # Positions may have several axes; they agree at the last token, which is text.
+    last_P = inputs["position_ids"][..., -1].reshape(-1, len(prompts))[0]
+    last = last_P.repeat_interleave(counts_P)
+    with without_hooks(policy.language_model):
+        read: Any
+        if not uses_cache:
+            read = ByRecomputing(
+                backbone, ids_BP.repeat_interleave(counts_P, 0), attention_BP.repeat_interleave(counts_P, 0)
+            )
+        elif not plain:
+            read = ByTransformers(backbone, output.past_key_values, counts_P, attention_BP)
+        else:
+            probe = ids_BP[:, -1], policy.reply_positions(last_P, 0)
+            cache = output.past_key_values
+            read = next_states(backbone, cache, counts_P, attention_BP, packed or {}, probe, graphs=graphs)
+        yield hidden, last, read
 
 
 def _goes_on(reply: Reply, token: int, log_prob: float, limit: int, eos_ids: tuple[int, ...]) -> bool:

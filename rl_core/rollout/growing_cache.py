@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicLayer
 
@@ -62,12 +63,25 @@ def is_plain(cache: Cache) -> bool:
 
 
 def grow(cache: Cache, counts_P: Tensor) -> None:
-    """Repeat a cache's rows after the prefill, and give its plain layers room; others (sliding windows) stay as is."""
+    """Repeat a cache's rows after the prefill, and give its plain layers room.
+
+    Others (sliding windows, states of convolutions and recurrences) stay as they are.
+    """
+    row_R = torch.arange(len(counts_P), device=counts_P.device).repeat_interleave(counts_P)
     for index, layer in enumerate(cache.layers):
         if type(layer) is DynamicLayer and layer.keys is not None:
             cache.layers[index] = GrowingLayer(layer, counts_P)
         else:
-            layer.batch_repeat_interleave(counts_P)  # type: ignore[arg-type]
+            take_rows(layer, row_R)
+
+
+def take_rows(layer: Any, row_R: Tensor) -> None:
+    """Let a cache's layer consist of these rows of its own, in this order, with repetitions."""
+    if isinstance(layer, GrowingLayer):
+        layer.batch_select_indices(row_R)
+    else:
+        # What beam search does to a cache: the one such method that layers of every kind have.
+        layer.reorder_cache(row_R)
 
 
 def _roomy(states: Tensor, counts: Tensor | None = None) -> Tensor:

@@ -16,10 +16,11 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache
 
+from rl_core.models.backbone import taken_by
 from rl_core.models.packed_weights import Packed
 from rl_core.rollout.decoder_memory import WholeRows, attention_mask, memory_of
 from rl_core.rollout.graphed_steps import GraphedSteps, can_be_graphed
-from rl_core.rollout.growing_cache import grow, is_plain
+from rl_core.rollout.growing_cache import grow, is_plain, take_rows
 from rl_core.rollout.plain_decoder import PlainDecoder, layer_by_layer, plain_decoder
 
 ALIKE, ALIKE_ROUNDED = 1e-3, 5e-2
@@ -88,18 +89,44 @@ class ByTransformers:
         """
         self.attention_RL = nn.functional.pad(self.attention_RL, (0, 1), value=1)
         mask = self.attention_RL
-        return self.model(
-            input_ids=tokens_R[:, None],
-            attention_mask=mask if self.mask_format is None else attention_mask(mask, self.mask_format),
-            position_ids=positions,
-            past_key_values=self.cache,
-            use_cache=True,
-        ).last_hidden_state[:, -1]
+        inputs = {
+            "input_ids": tokens_R[:, None],
+            "attention_mask": mask if self.mask_format is None else attention_mask(mask, self.mask_format),
+            "position_ids": positions,
+        }
+        output = self.model(**taken_by(self.model, inputs), past_key_values=self.cache, use_cache=True)
+        return output.last_hidden_state[:, -1]
 
     def select(self, rows: Tensor) -> None:
         """Keep these rows, ascending."""
         self.attention_RL = self.attention_RL[rows]
-        self.cache.batch_select_indices(rows)
+        for layer in self.cache.layers:
+            take_rows(layer, rows)
+
+
+class ByRecomputing:
+    """Tokens through the model as it is, over the whole row every time: for models whose cache cannot be used.
+
+    Args: ids_RL, attention_RL: the prompts, padding first.
+    """
+
+    def __init__(self, model: Any, ids_RL: Tensor, attention_RL: Tensor) -> None:
+        self.model, self.ids_RL, self.attention_RL = model, ids_RL, attention_RL
+
+    def step(self, tokens_R: Tensor, positions: Tensor) -> Tensor:
+        """Append a token to each row. Returns: its hidden states after the last norm, [R, H]."""
+        self.ids_RL = torch.cat([self.ids_RL, tokens_R[:, None]], 1)
+        self.attention_RL = nn.functional.pad(self.attention_RL, (0, 1), value=1)
+        inputs = {
+            "input_ids": self.ids_RL,
+            "attention_mask": self.attention_RL,
+            "position_ids": (self.attention_RL.cumsum(-1) - 1).clamp_min(0),
+        }
+        return self.model(**taken_by(self.model, inputs), use_cache=False).last_hidden_state[:, -1]
+
+    def select(self, rows: Tensor) -> None:
+        """Keep these rows, ascending."""
+        self.ids_RL, self.attention_RL = self.ids_RL[rows], self.attention_RL[rows]
 
 
 def _says_the_same(plain: PlainDecoder, cache: Cache, attention_PL: Tensor, probe_P: tuple[Tensor, Tensor]) -> bool:
@@ -116,7 +143,10 @@ def _mask_format(model: Any, cache: Cache) -> torch.dtype | None:
     """Of a mask made here where that makes attention quicker than what transformers makes of a padding mask.
 
     For rows without padding that is none, and a CPU then repeats keys and values for every head that shares them.
+    Families that add something to a mask of their own (ALiBi) get the padding mask.
     """
     first: Any = cache.layers[0]
     keys = first.keys
-    return keys.dtype if keys.is_cpu and model.config._attn_implementation.startswith("sdpa") else None
+    makes_own = not getattr(model, "_supports_attention_backend", False)
+    is_sdpa = model.config._attn_implementation.startswith("sdpa")
+    return keys.dtype if keys.is_cpu and is_sdpa and not makes_own else None

@@ -109,18 +109,18 @@ def test_the_mlps_of_a_model_give_way_and_their_names_stay(tiny_model_dir: Path)
     ids = torch.arange(4, 24)[None]
     with torch.no_grad():
         logits = model(ids).logits
-        assert use_gated_mlps(model) == 2, "one in each layer"
+        assert len(use_gated_mlps(model)) == 2, "one in each layer"
         assert torch.equal(model(ids).logits, logits)
     after = model.state_dict()
     assert [*before] == [*after]
     assert all(torch.equal(value, after[name]) for name, value in before.items())
-    assert use_gated_mlps(model) == 0, "they are what they should be already"
+    assert len(use_gated_mlps(model)) == 0, "they are what they should be already"
 
 
 def test_an_mlp_that_computes_something_else_stays() -> None:
     shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
     config = Gemma2Config(vocab_size=50, num_key_value_heads=1, head_dim=16, pad_token_id=0, **shape)
-    assert use_gated_mlps(Gemma2ForCausalLM(config)) == 0, "its gate is no SiLU"
+    assert len(use_gated_mlps(Gemma2ForCausalLM(config))) == 0, "its gate is no SiLU"
 
 
 def test_weights_too_small_to_tell_are_told_apart_all_the_same() -> None:
@@ -129,5 +129,5 @@ def test_weights_too_small_to_tell_are_told_apart_all_the_same() -> None:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(1e-3)
-    assert use_gated_mlps(model) == 1
+    assert len(use_gated_mlps(model)) == 1
     assert isinstance(model[0], GatedMLP)

@@ -13,6 +13,7 @@ from rl_core.models.causal_lm import CausalLMPolicy
 from rl_core.models.diffusion.base import Size
 from rl_core.models.diffusion.guidance import PromptConditions
 from rl_core.models.diffusion.policy import DiffusionPolicy, Noisy
+from rl_core.models.head import projection_scale
 from rl_core.models.media import PromptMedia
 from rl_core.models.unified.base import ROWS, UnifiedFamily
 
@@ -30,7 +31,7 @@ class UnifiedPolicy(CausalLMPolicy, DiffusionPolicy):
 
     def __init__(self, family: UnifiedFamily, model: nn.Module | None = None, *, size: Size) -> None:
         DiffusionPolicy.__init__(self, family, model)
-        self.sequence_parallel = None
+        self.projection_scale = projection_scale(self.language_model)
         self.size, self.layout = size, family.layout(size)
         self.num_choices = None if self.layout is None else self.layout.num_codes
 

@@ -1,0 +1,119 @@
+"""What a language model makes of its last hidden states: logits, as its own forward computes them.
+
+Families differ in what they do around `lm_head`: Granite divides the logits, Cohere multiplies them, Gemma 2 caps them
+(tanh), some normalise the states first. None of that is written again here. The model's own forward runs with its
+backbone replaced by one that answers with the given states. Where that turns out to be the projection times a constant,
+as for most families, the projection alone is computed.
+
+Axes: N positions, H hidden, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rl_core.errors import ModelError
+from rl_core.models.backbone import backbone_of
+
+ALIKE = 1e-5
+"""Difference, as a share of the largest logit, up to which two ways of computing logits in float32 are the same."""
+NUM_PROBES = 8
+SIZES = (1.0, 30.0)
+"""Sizes of the states that are tried: a cap shows only on large logits."""
+
+
+def own_logits(model: Any, hidden_NH: Tensor) -> Tensor:
+    """Logits [N, V] of a transformers model with a language modelling head, by its own forward.
+
+    Raises: ModelError when its forward wants more of the backbone than hidden states.
+    """
+    placeholder = torch.zeros(1, len(hidden_NH), dtype=torch.long, device=hidden_NH.device)
+    with _answering(model, hidden_NH[None]):
+        try:
+            return model(input_ids=placeholder, use_cache=False).logits[0]
+        except (AttributeError, TypeError, KeyError) as error:
+            raise ModelError(
+                f"{type(model).__name__}: its logits cannot be computed from hidden states alone ({error})"
+            ) from error
+
+
+def projection_scale(model: Any) -> float | None:
+    """The constant by which the model multiplies what its projection gives; None where its logits are something else.
+
+    The projection is the module `get_output_embeddings()`.
+    """
+    projection = model.get_output_embeddings()
+    if not isinstance(projection, nn.Module) or not isinstance(getattr(projection, "weight", None), Tensor):
+        return None
+    weight = projection.weight
+    generator = torch.Generator().manual_seed(0)
+    states_NH = torch.randn(NUM_PROBES, weight.shape[-1], generator=generator).to(weight)
+    scale: float | None = None
+    with torch.no_grad():
+        for size in SIZES:
+            try:
+                theirs_NV, ours_NV = own_logits(model, size * states_NH), projection(size * states_NH)
+            except Exception:  # a foreign forward may raise anything, which says that it is not this one
+                return None
+            if theirs_NV.shape != ours_NV.shape:
+                return None
+            theirs, ours = theirs_NV.double(), ours_NV.double()
+            if scale is None:
+                scale = float((theirs * ours).sum() / (ours * ours).sum().clamp_min(1e-300))
+                # A constant in a config is rarely more precise than this, a quotient of sums is not exact.
+                scale = 1.0 if abs(scale - 1) < ALIKE else scale
+            difference = (theirs - scale * ours).abs().max()
+            if not bool(difference <= ALIKE * theirs.abs().max()):
+                return None
+    return scale if scale is not None and scale > 0 else None
+
+
+class _Backbone(nn.Module):
+    """Stands in for a backbone and answers with given states; asks the real one for everything else."""
+
+    def __init__(self, real: nn.Module, hidden_BNH: Tensor) -> None:
+        super().__init__()
+        # In a list, so that it is no submodule.
+        self._real, self._answer = [real], _Answer(hidden_BNH)
+
+    def forward(self, *args: Any, **kwargs: Any) -> _Answer:
+        return self._answer
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("_real", "_answer"):
+            return super().__getattr__(name)
+        found = getattr(self._real[0], name)
+        # Some heads call a part of the backbone (OPT's decoder), which is the one with the blocks.
+        has_blocks = isinstance(found, nn.Module) and any(isinstance(part, nn.ModuleList) for part in found.modules())
+        return self if has_blocks and not isinstance(found, nn.ModuleList) else found
+
+
+class _Answer:
+    """A backbone's output: hidden states, and nothing else."""
+
+    def __init__(self, hidden_BNH: Tensor) -> None:
+        self.last_hidden_state = hidden_BNH
+
+    def __getitem__(self, index: int) -> Tensor:
+        return (self.last_hidden_state,)[index]
+
+    def __getattr__(self, name: str) -> None:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return None
+
+
+@contextmanager
+def _answering(model: Any, hidden_BNH: Tensor) -> Iterator[None]:
+    """For the block, the model's backbone answers with these states."""
+    backbone, prefix = backbone_of(model), model.base_model_prefix
+    model._modules[prefix] = _Backbone(backbone, hidden_BNH)
+    try:
+        yield
+    finally:
+        model._modules[prefix] = backbone

@@ -1,0 +1,324 @@
+"""Whether each way of computing log-probabilities gives what the model itself gives, looked at when it is loaded.
+
+The policy is the model: transformers' own forward, a row by itself, without padding or cache. Training and sampling
+compute it in other ways, because those are quicker: padded batches, rows packed end to end, prompts that siblings
+share, decoding with a cache, modules of ours in the place of theirs. Each depends on how a family is written, and what
+is wrong with one would show nowhere, since rollout and trainer would share the error. So a few rows go through all of
+them. A way that differs is not used, and `Paths` says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from rl_core.errors import ModelError
+from rl_core.models.replace import Replaced
+
+if TYPE_CHECKING:
+    from rl_core.models.causal_lm import CausalLMPolicy
+
+ALIKE = 1e-3
+"""Difference of a log-probability, by how far log-probabilities lie apart, up to which two ways are the same."""
+PROMPTS, RESPONSES = (3, 7), ((5, 2), (4, 6))
+"""Lengths of the rows that are tried: two prompts of two siblings."""
+SHORT = 4
+"""Windows of attention are cut to so many keys meanwhile; those rows would not reach the end of real ones."""
+WINDOWS = ("sliding_window", "attention_chunk_size")
+"""What configs call them."""
+
+
+class Path(StrEnum):
+    """A way of computing what the model itself gives."""
+
+    KERNELS = "kernels"
+    """Norms, MLPs and rotations of ours in the place of the model's."""
+    PADDED = "padded"
+    """Rows of different lengths in one batch."""
+    PACKED = "packed"
+    """Rows end to end in one sequence."""
+    SHARED = "shared prompts"
+    """The prompt of siblings computed once."""
+    CACHED = "cache"
+    """Token by token over a cache of what was read."""
+
+    @property
+    def instead(self) -> str:
+        """What is done where it differs."""
+        return {
+            Path.KERNELS: "the model's own modules are used",
+            Path.PADDED: "rows are computed one by one, and decoded beside rows of the same length only",
+            Path.PACKED: "rows are padded",
+            Path.SHARED: "the prompt is computed for every row",
+            Path.CACHED: "every token is decoded by the model's own forward over the whole row, which is slow",
+        }[self]
+
+
+@dataclass(frozen=True)
+class Truth:
+    """Rows, and what the model itself says of them."""
+
+    prompts: tuple[tuple[int, ...], ...]
+    """Token ids of each prompt."""
+    responses: tuple[tuple[tuple[int, ...], ...], ...]
+    """And of the responses to each."""
+    log_probs: tuple[tuple[float, ...], ...]
+    """Of the tokens of every response, prompts in order."""
+    spread: float
+    """Standard deviation of the log-probabilities of all words, which differences are measured by."""
+
+    def batch(self, device: torch.device | str = "cpu") -> dict[str, Tensor]:
+        """The rows as a policy's forward takes them: `input_ids`, `attention_mask`, `position_ids` [B, P+T],
+        `response_mask` [B, T]."""
+        width = max(map(len, self.prompts))
+        longest = max(len(response) for group in self.responses for response in group)
+        ids, used, acts = [], [], []
+        for prompt, group in zip(self.prompts, self.responses, strict=True):
+            for response in group:
+                left, right = width - len(prompt), longest - len(response)
+                ids.append([0] * left + [*prompt, *response] + [0] * right)
+                used.append([0] * left + [1] * (len(prompt) + len(response)) + [0] * right)
+                acts.append([1] * len(response) + [0] * right)
+        used_BL = torch.tensor(used, device=device)
+        return {
+            "input_ids_BL": torch.tensor(ids, device=device),
+            "attention_mask_BL": used_BL,
+            "position_ids_BL": (used_BL.cumsum(-1) - 1).clamp_min(0),
+            "response_mask_BT": torch.tensor(acts, device=device),
+        }
+
+    def largest_difference(self, log_probs_BT: Tensor) -> float:
+        """Of any token, from what a policy's forward gave for `batch`; infinite where that is no number."""
+        return max(self.differences(log_probs_BT))
+
+    def differences(self, log_probs_BT: Tensor) -> list[float]:
+        """Of every token."""
+        found = []
+        for truth, row in zip(self.log_probs, log_probs_BT.float().tolist(), strict=True):
+            for theirs, ours in zip(truth, row, strict=False):
+                difference = abs(theirs - ours)
+                found.append(difference if difference == difference else float("inf"))
+        return found
+
+
+@dataclass(frozen=True)
+class Paths:
+    """What was found out about a model."""
+
+    truth: Truth | None = None
+    """None for a model whose forward gives something else than log-probabilities."""
+    refused: Mapping[Path, str] = field(default_factory=dict)
+    """The ways that are not used, and why."""
+    attention: str = "sdpa"
+    """The implementation it was loaded with."""
+    asked_attention: str = "sdpa"
+    """The one that was asked for."""
+
+    def why_not(self, path: Path) -> str | None:
+        """Why a way is not used; None where it is."""
+        return self.refused.get(path)
+
+    def notes(self, name: str) -> list[str]:
+        """A line for each thing that is done otherwise than usual. Args: name: of the model."""
+        lines = [f"{name}: {path} {why}; {path.instead}" for path, why in self.refused.items()]
+        if self.attention != self.asked_attention and self.attention == "eager":
+            lines.append(
+                f"{name} has no {self.asked_attention} attention; it runs with model.attention: {self.attention}"
+            )
+        return lines
+
+
+def settle(policy: CausalLMPolicy, known: Paths | None, asked_attention: str = "sdpa") -> None:
+    """Put quick modules into a policy that was just loaded, and find out how it may be computed, unless that is known.
+
+    Raises: ModelError when the model's own forward cannot be run or gives no numbers.
+    """
+    model = policy.language_model
+    if known is not None:
+        if known.why_not(Path.KERNELS) is None:
+            _use_kernels(model)
+        policy.paths = known
+        return
+    refused: dict[Path, str] = {}
+    with torch.no_grad(), _as_judged(policy):
+        truth = truth_of(policy)
+        replaced = _use_kernels(model)
+        if replaced and (why := _why_it_differs(truth, lambda: _row_by_row(policy, truth))):
+            for one in replaced:
+                one.undo()
+            refused[Path.KERNELS] = why
+        for path, compute in (
+            (Path.PADDED, lambda: policy(**truth.batch())[0]),
+            (Path.PACKED, lambda: _packed(policy, truth)),
+            (Path.SHARED, lambda: _shared(policy, truth)),
+            (Path.CACHED, lambda: _decoded(policy, truth, in_one_batch=Path.PADDED not in refused)),
+        ):
+            if why := _why_it_differs(truth, compute):
+                refused[path] = why
+    policy.paths = Paths(truth, refused, model.config._attn_implementation, asked_attention)
+
+
+def truth_of(policy: CausalLMPolicy) -> Truth:
+    """What the model itself says of a few rows. Raises: ModelError when it cannot be run, or says no numbers."""
+    model = policy.language_model
+    prompts, responses = _rows(model)
+    log_probs, spreads = [], []
+    for prompt, group in zip(prompts, responses, strict=True):
+        for response in group:
+            ids = torch.tensor([[*prompt, *response]], device=model.device)
+            try:
+                logits_LV = model(input_ids=ids, use_cache=False).logits[0].float()
+            except Exception as error:  # a foreign forward may raise anything
+                raise ModelError(
+                    f"{type(model).__name__} cannot be trained on text: its own forward fails on plain rows of tokens "
+                    f"({type(error).__name__}: {_first_line(error)})"
+                ) from error
+            all_TV = logits_LV[len(prompt) - 1 : -1].log_softmax(-1)
+            if not bool(all_TV.isfinite().all()):
+                raise ModelError(_no_numbers(model))
+            log_probs.append(tuple(all_TV.gather(-1, ids[0, len(prompt) :, None])[:, 0].tolist()))
+            spreads.append(float(all_TV.std()))
+    return Truth(prompts, responses, tuple(log_probs), sum(spreads) / len(spreads))
+
+
+def _use_kernels(model: Any) -> list[Replaced]:
+    from rl_core.models.gated_mlp import use_gated_mlps
+    from rl_core.models.rms_norm import use_quick_norms
+    from rl_core.models.rotary import use_quick_rotations
+
+    found = [use_quick_norms(model), use_gated_mlps(model), use_quick_rotations(model)]
+    return [one for one in found if len(one)]
+
+
+def _rows(model: Any) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[tuple[int, ...], ...], ...]]:
+    """Prompts and responses of words that mean nothing special to the model."""
+    config = model.config
+    special = set()
+    for one in (config, config.get_text_config()):
+        for name, value in one.to_dict().items():
+            if name.endswith(("_token_id", "_token_index", "_ids")):
+                special |= set(value) if isinstance(value, list | tuple) else {value}
+    words = [word for word in range(config.get_text_config().vocab_size) if word not in special]
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(length: int) -> tuple[int, ...]:
+        places = torch.randint(len(words), (length,), generator=generator).tolist()
+        return tuple(words[place] for place in places)
+
+    prompts = tuple(draw(length) for length in PROMPTS)
+    return prompts, tuple(tuple(draw(length) for length in group) for group in RESPONSES)
+
+
+def _why_it_differs(truth: Truth, compute: Callable[[], Tensor | None]) -> str | None:
+    """In words, what is wrong with log-probabilities; None where nothing is, or the way is closed already."""
+    try:
+        log_probs_BT = compute()
+    except Exception as error:  # a foreign forward may raise anything, which only says that this is no way for it
+        return f"cannot be computed ({type(error).__name__}: {_first_line(error)})"
+    if log_probs_BT is None:
+        return None
+    difference = truth.largest_difference(log_probs_BT)
+    if difference <= ALIKE * truth.spread:
+        return None
+    return f"differ from the model's own forward by up to {difference:.2g} in a log-probability"
+
+
+def _row_by_row(policy: CausalLMPolicy, truth: Truth) -> Tensor:
+    """Each row by itself, without padding."""
+    batch = truth.batch()
+    num_response = batch["response_mask_BT"].shape[1]
+    log_probs_BT = torch.zeros(batch["response_mask_BT"].shape)
+    for row, used_L in enumerate(batch["attention_mask_BL"].bool()):
+        first, last = int(used_L.int().argmax()), int(used_L.nonzero()[-1]) + 1
+        length = last - (len(used_L) - num_response)
+        columns = {name: value[row : row + 1, first:last] for name, value in batch.items() if name.endswith("BL")}
+        acts_BT = batch["response_mask_BT"][row : row + 1, :length]
+        log_probs_BT[row, :length] = policy(**columns, response_mask_BT=acts_BT)[0][0]
+    return log_probs_BT
+
+
+def _packed(policy: CausalLMPolicy, truth: Truth) -> Tensor | None:
+    model = policy.language_model
+    with _same_attention(model):
+        try:
+            policy.enable_packing()
+        except ModelError:
+            return None
+        return policy(**truth.batch(), packed=True)[0]
+
+
+def _shared(policy: CausalLMPolicy, truth: Truth) -> Tensor | None:
+    with _same_attention(policy.language_model):
+        return policy(**truth.batch(), share_prompts=True)[0] if policy.enable_prompt_sharing() else None
+
+
+def _decoded(policy: CausalLMPolicy, truth: Truth, *, in_one_batch: bool) -> Tensor:
+    """The responses token by token, over the prompts' cache."""
+    from rl_core.rollout.decode import forced_log_probs
+
+    groups = list(zip(truth.prompts, truth.responses, strict=True))
+    parts = [groups] if in_one_batch else [[group] for group in groups]
+    rows = [row for part in parts for row in forced_log_probs(policy, part)]
+    return nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
+
+
+@contextmanager
+def _as_judged(policy: CausalLMPolicy) -> Iterator[None]:
+    """For the block, the policy in evaluation mode, with short windows."""
+    was_training = policy.training
+    policy.eval()
+    try:
+        with _short_windows(policy.language_model):
+            yield
+    finally:
+        policy.train(was_training)
+
+
+@contextmanager
+def _short_windows(model: Any) -> Iterator[None]:
+    config = model.config.get_text_config()
+    changed: list[tuple[Any, str, int]] = []
+    try:
+        for name in WINDOWS:
+            window = getattr(config, name, None)
+            if not isinstance(window, int) or window <= SHORT:
+                continue
+            changed.append((config, name, window))
+            setattr(config, name, SHORT)
+            for module in model.modules():
+                for key, value in vars(module).items():
+                    if type(value) is int and value == window and ("window" in key or "chunk" in key):
+                        changed.append((module, key, window))
+            for owner, key, _ in changed:
+                setattr(owner, key, SHORT)
+        yield
+    finally:
+        for owner, key, window in changed:
+            setattr(owner, key, window)
+
+
+@contextmanager
+def _same_attention(model: Any) -> Iterator[None]:
+    """After the block the model attends as before it."""
+    before = model.config._attn_implementation
+    try:
+        yield
+    finally:
+        if model.config._attn_implementation != before:
+            model.set_attn_implementation(before)
+
+
+def _no_numbers(model: Any) -> str:
+    bad = [name for name, value in model.named_parameters() if not bool(value.isfinite().all())]
+    where = f"{len(bad)} weights hold NaN or infinity, the first is {bad[0]}" if bad else "all its weights are finite"
+    return f"{type(model).__name__}: the model's own log-probabilities are no numbers; {where}"
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [""])[0]
