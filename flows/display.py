@@ -54,6 +54,8 @@ class Display:
             self.console.print(f"{self._clock()}  {describe(event.receipt, scored=self._scored)}", soft_wrap=True)
         elif event.phase == "step":
             self.console.print(f"{self._clock()}  {describe_step(event)}", soft_wrap=True)
+        elif event.phase == "note":
+            self.console.print(f"{self._clock()}  {event.text}", soft_wrap=True, markup=False)
         elif event.phase in BETWEEN_STEPS:
             self.note(event.phase)
         elif self.console.is_terminal:

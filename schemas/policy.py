@@ -72,6 +72,9 @@ class ModelConfig(Section):
     """Passed to the tokenizer's chat template, in the length filter and in the rollout alike."""
     attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
     """Attention implementation of transformers."""
+    dropout: bool = False
+    """Let the model drop out what its own config says (attention, residuals, router noise) in the passes that learn.
+    Rollout and reference never do, so the policy that learns is then another one than the one that sampled."""
     trust_remote_code: bool = False
     """Run Python code that lies beside the weights, where a family has its classes there (HunyuanImage-3.0)."""
 

@@ -105,6 +105,10 @@ class RolloutConfig(Section):
     """Limit of prompt, replies and observations together; a reply that reaches it is cut off and graded."""
     temperature: float = Field(default=1.0, gt=0)
     """Softmax temperature of sampling; the log-probabilities are those of the tempered distribution."""
+    max_delta_log_prob: float | None = Field(default=None, gt=0)
+    """Most that the trainer's log-probabilities of a step's tokens may differ from the engine's in the mean; the run
+    stops beyond it. Unset: 0.01 where both compute in float32, 0.1 in process in bfloat16, 0.2 with an engine of its
+    own, and no limit for rollouts that are a step old."""
     max_batch_size: int = Field(default=256, ge=1)
     """Most rows decoded at once."""
     cuda_graphs: bool = True

@@ -17,6 +17,7 @@ from rl_core.trainers.progress import ProgressEvent, announce
 from rl_core.trainers.session import session_for
 from schemas.receipts import EvalReceipt, RunPlan
 from tasks import artifacts
+from tasks.notes import logged_notes
 from tasks.retrying import worth_retrying
 
 NUM_SHOWN = 20
@@ -37,7 +38,8 @@ def _run_name() -> str:
 def evaluate(plan: RunPlan, label: str, iteration: int, baseline: EvalReceipt | None = None) -> EvalReceipt:
     """Score the weights after `iteration` (0: before training), beside `baseline` when it is given."""
     session = session_for(plan)
-    receipt = session.evaluate(label, iteration)
+    with logged_notes():
+        receipt = session.evaluate(label, iteration)
     announce(ProgressEvent("done", receipt=receipt))
     # Before the training rather than after it: a score that is not measured cannot choose the champion.
     check_scores(read_samples(receipt.samples_path), session.recipe.registration)

@@ -13,6 +13,7 @@ from rl_core.trainers.progress import ProgressEvent, announce, listeners
 from rl_core.trainers.session import TrainingSession, session_for
 from schemas.receipts import IterationReceipt, RunPlan
 from tasks import artifacts
+from tasks.notes import logged_notes
 from tasks.retrying import worth_retrying
 
 
@@ -42,7 +43,8 @@ def train_iteration(plan: RunPlan, iteration: int) -> IterationReceipt:
 
     listeners.append(follow)
     try:
-        receipt = session.train_iteration(iteration)
+        with logged_notes():
+            receipt = session.train_iteration(iteration)
     finally:
         listeners.remove(follow)
     progress.update(1.0)

@@ -146,10 +146,10 @@ def settle(policy: CausalLMPolicy, known: Paths | None, asked_attention: str = "
         policy.paths = known
         return
     refused: dict[Path, str] = {}
-    with torch.no_grad(), _as_judged(policy):
+    with torch.no_grad(), as_judged(policy):
         truth = truth_of(policy)
         replaced = _use_kernels(model)
-        if replaced and (why := _why_it_differs(truth, lambda: _row_by_row(policy, truth))):
+        if replaced and (why := _why_it_differs(truth, lambda: row_by_row(policy, truth))):
             for one in replaced:
                 one.undo()
             refused[Path.KERNELS] = why
@@ -229,11 +229,11 @@ def _why_it_differs(truth: Truth, compute: Callable[[], Tensor | None]) -> str |
     return f"differ from the model's own forward by up to {difference:.2g} in a log-probability"
 
 
-def _row_by_row(policy: CausalLMPolicy, truth: Truth) -> Tensor:
-    """Each row by itself, without padding."""
-    batch = truth.batch()
+def row_by_row(policy: CausalLMPolicy, truth: Truth, device: torch.device | str = "cpu") -> Tensor:
+    """What a policy's forward gives, [B, T], for each row by itself, without padding."""
+    batch = truth.batch(device)
     num_response = batch["response_mask_BT"].shape[1]
-    log_probs_BT = torch.zeros(batch["response_mask_BT"].shape)
+    log_probs_BT = torch.zeros(batch["response_mask_BT"].shape, device=device)
     for row, used_L in enumerate(batch["attention_mask_BL"].bool()):
         first, last = int(used_L.int().argmax()), int(used_L.nonzero()[-1]) + 1
         length = last - (len(used_L) - num_response)
@@ -245,7 +245,7 @@ def _row_by_row(policy: CausalLMPolicy, truth: Truth) -> Tensor:
 
 def _packed(policy: CausalLMPolicy, truth: Truth) -> Tensor | None:
     model = policy.language_model
-    with _same_attention(model):
+    with same_attention(model):
         try:
             policy.enable_packing()
         except ModelError:
@@ -254,7 +254,7 @@ def _packed(policy: CausalLMPolicy, truth: Truth) -> Tensor | None:
 
 
 def _shared(policy: CausalLMPolicy, truth: Truth) -> Tensor | None:
-    with _same_attention(policy.language_model):
+    with same_attention(policy.language_model):
         return policy(**truth.batch(), share_prompts=True)[0] if policy.enable_prompt_sharing() else None
 
 
@@ -269,15 +269,12 @@ def _decoded(policy: CausalLMPolicy, truth: Truth, *, in_one_batch: bool) -> Ten
 
 
 @contextmanager
-def _as_judged(policy: CausalLMPolicy) -> Iterator[None]:
+def as_judged(policy: CausalLMPolicy) -> Iterator[None]:
     """For the block, the policy in evaluation mode, with short windows."""
-    was_training = policy.training
-    policy.eval()
-    try:
-        with _short_windows(policy.language_model):
-            yield
-    finally:
-        policy.train(was_training)
+    from rl_core.train.modes import evaluation_mode
+
+    with evaluation_mode(policy), _short_windows(policy.language_model):
+        yield
 
 
 @contextmanager
@@ -304,7 +301,7 @@ def _short_windows(model: Any) -> Iterator[None]:
 
 
 @contextmanager
-def _same_attention(model: Any) -> Iterator[None]:
+def same_attention(model: Any) -> Iterator[None]:
     """After the block the model attends as before it."""
     before = model.config._attn_implementation
     try:

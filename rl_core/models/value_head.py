@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
@@ -33,6 +34,8 @@ def add_value_head(policy: CausalLMPolicy) -> CausalLMPolicy:
     # A tied projection would otherwise be looked for among the embeddings when the model is saved or adapted.
     model.config.tie_word_embeddings = False
     model.set_output_embeddings(ValueHead(hidden_size))
+    if policy.paths is not None:
+        policy.paths = replace(policy.paths, truth=None)
     return policy
 
 

@@ -10,6 +10,7 @@ from markupsafe import Markup
 from rl_core.reporting.charts import Point, Series, line_chart
 from rl_core.reporting.run_record import ACCURACY, SECONDS, RunRecord
 from rl_core.tracking.plots import Curve, curve_of
+from rl_core.train.segments import DELTA_AT
 from schemas.receipts import EvalReceipt
 
 SHOWN_FIRST = ("response_length_mean", "truncated_share", "entropy", "approx_kl", "loss", "grad_norm")
@@ -56,8 +57,28 @@ def further_curves(record: RunRecord) -> list[Markup]:
     """Charts of every other metric that changed during the run."""
     curve = curve_of(record.recipe.domain)
     left_out = {"step", curve.mean, curve.spread}
-    names = [name for name in _varying(record.steps) if name not in left_out and not name.startswith(SECONDS)]
+    names = [
+        name
+        for name in _varying(record.steps)
+        if name not in left_out and not name.startswith(SECONDS) and DELTA_AT not in name
+    ]
     return [_chart(record.steps, name) for name in names if not _is_shown_first(name)]
+
+
+def delta_by_place(record: RunRecord) -> Markup | None:
+    """How far trainer and rollout engine lie apart along a reply, over the whole run; None where nothing says so."""
+    found: dict[str, dict[int, list[float]]] = {}
+    for step in record.steps:
+        for name, value in step.items():
+            track, mark, place = name.partition(DELTA_AT)
+            if mark and math.isfinite(value):
+                found.setdefault(track.rstrip("/"), {}).setdefault(int(place), []).append(value)
+    series = [
+        Series(track or "mean of all steps", [Point(place, sum(one) / len(one)) for place, one in sorted(at.items())])
+        for track, at in found.items()
+    ]
+    title = "distance of trainer and rollout, nats per token"
+    return line_chart(title, series, x_label="place in the reply") if series else None
 
 
 def _is_shown_first(name: str) -> bool:

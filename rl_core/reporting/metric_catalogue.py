@@ -76,6 +76,7 @@ GROUPS: dict[str, tuple[MetricNote, ...]] = {
         ("kl_coef", "coefficient", "What the KL is multiplied with; it moves with `kl.adaptive`."),
         ("delta_log_prob_mean", "nats", "Mean distance of the trainer's log-probabilities from the rollout engine's."),
         ("delta_log_prob_max", "nats", "The largest such distance."),
+        ("delta_log_prob_at/<place>", "nats", "Its mean at places of a reply from this one up to twice as far."),
         ("correction_weight", "ratio", "Mean weight that corrects for that distance."),
         ("correction_dropped", "share", "Actions that the correction dropped."),
         ("penalised_fraction", "share", "Actions of highest covariance that KL-Cov penalised."),

@@ -14,7 +14,7 @@ from rl_core.errors import DataError
 from rl_core.evaluation.bootstrap import Change, paired_bootstrap
 from rl_core.evaluation.row_scores import paired_scores, row_scores
 from rl_core.home import Home
-from rl_core.reporting.curves import first_curves, further_curves, learning_curve
+from rl_core.reporting.curves import delta_by_place, first_curves, further_curves, learning_curve
 from rl_core.reporting.pages import render
 from rl_core.reporting.run_record import RunRecord, embedded_pictures
 from rl_core.tracking.lineage import RunLineage, trace, trace_run, validation_of
@@ -41,7 +41,7 @@ def report_page(record: RunRecord, home: Home) -> str:
         model=record.model,
         change=score_change(record),
         learning=learning_curve(record),
-        curves=first_curves(record),
+        curves=[*first_curves(record), *filter(None, [delta_by_place(record)])],
         further=further_curves(record),
         phases=phases,
         longest=max(phases.values(), default=0.0),

@@ -20,6 +20,7 @@ from rl_core.rollout.pair_tokens import Idle, PairEncoder, PairTokens
 from rl_core.rollout.vision_chat import chat_format
 from rl_core.train import micro_batches
 from rl_core.train.fsdp import FSDPBackend
+from rl_core.train.modes import evaluation_mode
 from schemas.preference import PreferenceConfig
 
 SIDES = ("chosen", "rejected")
@@ -63,13 +64,9 @@ class PairEngine:
         """
         items = list(pairs.non_tensor_batch["item"])
         batch = self._batch(items)
-        self.backend.policy.eval()
-        try:
-            with torch.no_grad():
-                sums_N2 = self._log_probs(self.backend.policy, batch).sum(1).view(-1, 2)
-            references_N2 = self._references(batch).sum(1).view(-1, 2) if with_reference else None
-        finally:
-            self.backend.policy.train()
+        with torch.no_grad(), evaluation_mode(self.backend.policy):
+            sums_N2 = self._log_probs(self.backend.policy, batch).sum(1).view(-1, 2)
+        references_N2 = self._references(batch).sum(1).view(-1, 2) if with_reference else None
         return self._scored(items, batch, sums_N2, references_N2) if self.backend.rank_info.is_head else None
 
     @distributed(Dispatch.DP_SCATTER, Collect.JOIN)

@@ -17,6 +17,8 @@ from torch import Tensor, nn
 from rl_core.dispatch import Execute, distributed
 from rl_core.errors import RLTrainError
 from rl_core.models.causal_lm import blocks
+from rl_core.models.probe import Path as Way
+from rl_core.models.probe import Paths
 from rl_core.models.value_head import train_value_head
 from rl_core.peak_memory import peak_bytes
 from rl_core.rank_info import RankInfo
@@ -25,8 +27,10 @@ from rl_core.train.ema import EmaShadow, local_part
 from rl_core.train.gradients import clip_gradients
 from rl_core.train.lora import AVERAGED, adapter_in_use, inject_lora, is_averaged, trained_name
 from rl_core.train.meshes import Meshes
+from rl_core.train.modes import evaluation_mode, learning_mode
 from rl_core.train.offload import Parked
 from rl_core.train.optimizer import make_optimizer, make_scheduler
+from rl_core.train.same_policy import check_same_policy
 from rl_core.train.sequence_parallel import SequenceParallel, check_sequence_parallel
 from rl_core.train.tensor_parallel import apply_tensor_parallel
 from rl_core.train.wire import WeightVersion
@@ -36,6 +40,7 @@ from schemas.recipe import (
     FSDPConfig,
     LoraConfig,
     LrSchedulerConfig,
+    ModelConfig,
     OptimizerConfig,
 )
 
@@ -84,6 +89,9 @@ class FSDPBackend:
         self._parked: Parked | None = None
         self._inject(seed)
         self._shard(self.policy)
+        self._learn()
+        check_same_policy(self.policy, fsdp_cfg, rank_info)
+        sharding.reshard(self.policy)
         self._alone = rank_info.world_size == 1 and not fsdp_cfg.cpu_offload
         if self._alone:
             alone.add_gradients_in_place(self.policy, sharding.DTYPES[fsdp_cfg.reduce_dtype])
@@ -120,7 +128,10 @@ class FSDPBackend:
             check_sequence_parallel(policy.language_model, self.rank_info.sp_size, self.rank_info.tp_size)
             policy.sequence_parallel = SequenceParallel(self.meshes.sp_group)
         sharding.shard(policy, blocks(policy), self.fsdp_cfg, self.meshes.shard)
-        policy.train()
+
+    def _learn(self) -> None:
+        config: ModelConfig | None = getattr(self.bundle, "config", None)
+        learning_mode(self.policy, own_dropout=config is not None and config.dropout)
 
     def _frozen_copy(self) -> Any:
         """The policy before training. It takes no steps, so it is stored in the format it computes in."""
@@ -163,6 +174,18 @@ class FSDPBackend:
         """Let every model compute the prompt of siblings once. Returns: whether all can."""
         return all([model.enable_prompt_sharing() for model in self._models])
 
+    @distributed(execute=Execute.RANK_ZERO)
+    def notes(self) -> list[str]:
+        """A line for everything about the model that is computed otherwise than usual, and why."""
+        paths: Paths | None = getattr(self.policy, "paths", None)
+        return [] if paths is None else paths.notes(type(self.policy.language_model).__name__)
+
+    @property
+    def pads(self) -> bool:
+        """Whether rows of different lengths may be computed in one batch."""
+        paths: Paths | None = getattr(self.policy, "paths", None)
+        return paths is None or paths.why_not(Way.PADDED) is None
+
     @property
     def rolls_out_average(self) -> bool:
         """Whether sampling uses the moving average, which is then what updates are measured against."""
@@ -204,6 +227,7 @@ class FSDPBackend:
         model: Any = self.policy.model
         with ExitStack() as stack:
             stack.enter_context(torch.no_grad())
+            stack.enter_context(evaluation_mode(self.policy))
             if self.reference is None:
                 # peft marks what is trained in passing, and on gathered copies the mark would be lost with them.
                 sharding.reshard(self.policy)
@@ -216,6 +240,7 @@ class FSDPBackend:
         """The policy that rolled out, for forward passes: the one being trained, or its moving average."""
         with ExitStack() as stack:
             stack.enter_context(torch.no_grad())
+            stack.enter_context(evaluation_mode(self.policy))
             if self.rolls_out_average and self.mirror is None:
                 stack.enter_context(adapter_in_use(self.policy, AVERAGED))
             yield self.mirror if self.rolls_out_average and self.mirror is not None else self.policy

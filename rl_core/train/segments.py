@@ -20,6 +20,9 @@ from rl_core.train.micro_batches import Lengths, MiniBatch, Rows
 from rl_core.train.result import TrainStepResult, UpdateResult
 from schemas.placement import ROWS_OF_A_PASS
 
+DELTA_AT = "delta_log_prob_at/"
+"""Stands before the first place of an interval in the names of its metrics."""
+
 
 class SegmentStack(ABC):
     """Runs `prepare_segment → mini-batches → micro-batches → optimizer_step` on one rank's shard.
@@ -195,12 +198,24 @@ def check_multi_update(algorithm: Any, num_updates_per_batch: int) -> None:
 
 
 def drift(old_BT: Tensor, rollout_BT: Tensor | None, mask_BT: Tensor) -> dict[str, Metric]:
-    """How far the trainer's log-probabilities are from those the rollout engine reported, if one did."""
+    """How far the trainer's log-probabilities are from those the rollout engine reported, if one did.
+
+    Besides all together: by the place of the action in its row, in intervals that double (0, 1, 2 and 3, 4 to 7, …),
+    each under its first place.
+    """
     if rollout_BT is None:
         return {}
-    delta_BT = (old_BT - rollout_BT).abs().masked_fill(mask_BT == 0, 0.0)
-    count = float((mask_BT != 0).sum())
-    return {
-        "delta_log_prob_mean": Metric(MetricKind.MEAN, float(delta_BT.sum()), count),
-        "delta_log_prob_max": Metric(MetricKind.MAX, float(delta_BT.max()), count),
+    acts_BT = mask_BT != 0
+    delta_BT = (old_BT - rollout_BT).abs().masked_fill(~acts_BT, 0.0)
+    sums, counts = delta_BT.sum(0).tolist(), acts_BT.sum(0).tolist()
+    metrics = {
+        "delta_log_prob_mean": Metric(MetricKind.MEAN, math.fsum(sums), float(sum(counts))),
+        "delta_log_prob_max": Metric(MetricKind.MAX, float(delta_BT.max()), float(sum(counts))),
     }
+    start = 0
+    while start < len(sums):
+        stop = max(1, 2 * start)
+        part = Metric(MetricKind.MEAN, math.fsum(sums[start:stop]), float(sum(counts[start:stop])))
+        metrics[f"{DELTA_AT}{start:05d}"] = part
+        start = stop
+    return metrics

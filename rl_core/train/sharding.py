@@ -14,6 +14,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils.hooks import RemovableHandle
 
 from rl_core.train.meshes import SHARD_DIMENSION
+from rl_core.train.modes import evaluation_mode
 from schemas.policy import FSDPMode
 from schemas.recipe import DType, FSDPConfig
 
@@ -87,16 +88,14 @@ def gathered(policy: Any, config: FSDPConfig, num_shards: int) -> Iterator[Any]:
     for unit in wrapped:
         unit.set_reshard_after_forward(False, recurse=False)
         unit.unshard()
-    was_training = policy.training
-    policy.eval()
     try:
         with ExitStack() as stack:
             stack.enter_context(torch.no_grad())
+            stack.enter_context(evaluation_mode(policy))
             if config.torch_compile:
                 stack.enter_context(torch.compiler.set_stance("force_eager"))
             yield policy
     finally:
-        policy.train(was_training)
         for unit in wrapped:
             unit.set_reshard_after_forward(resharded, recurse=False)
             unit.reshard()

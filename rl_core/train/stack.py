@@ -12,6 +12,7 @@ from rl_core.algorithms.metrics import Metric
 from rl_core.algorithms.terms import Denominators
 from rl_core.data_proto import DataProto
 from rl_core.dispatch import Collect, Dispatch, distributed
+from rl_core.errors import ModelError
 from rl_core.models import shared_prompts
 from rl_core.train import micro_batches
 from rl_core.train.fsdp import FSDPBackend
@@ -51,6 +52,8 @@ class TrainStack(SegmentStack):
         if self.packs:
             fsdp_backend.enable_packing()
         self.share_prompts = share_prompts and fsdp_backend.enable_prompt_sharing()
+        if not (self.packs or self.share_prompts or fsdp_backend.pads):
+            self.micro_batch_size = _one_row(algorithm)
         # Rows that are padded to the longest of a pass would be more than their tokens.
         may_fill = micro_batch_size is None and self.share_prompts
         products = fsdp_backend.device, DTYPES[fsdp_backend.fsdp_cfg.param_dtype]
@@ -166,6 +169,16 @@ class TrainStack(SegmentStack):
             share_prompts=self.share_prompts,
             media_B=list(micro.non_tensor_batch.get("media", ())) or None,
         )
+
+
+def _one_row(algorithm: StageAlgorithm) -> int:
+    """Rows of a pass for a model that knows no padding. Raises: ModelError when rows have to stay together."""
+    if algorithm.rows_per_unit > 1:
+        raise ModelError(
+            f"{type(algorithm).__name__} compares rows in one pass, which have to be padded to one length, and with "
+            "padding this model gives something else; choose another model"
+        )
+    return 1
 
 
 def _tokens_of_a_pass(device: torch.device, dtype: torch.dtype) -> int | None:

@@ -22,6 +22,7 @@ from rl_core.distributed import Block, DataProtoRef, DevicePool, Remote
 from rl_core.errors import RewardError
 from rl_core.rollout.decode import StopReason
 from rl_core.train.critic import critic_metrics
+from rl_core.trainers.drift import check_delta
 from rl_core.trainers.env_metrics import environment_metrics
 from rl_core.trainers.measures import row_measures
 from rl_core.trainers.progress import ProgressEvent, announce
@@ -54,6 +55,8 @@ class Track:
     """Object column that is equal for siblings; unset, the rows of each prompt are adjacent."""
     learns: bool = True
     """Whether it is trained; else it is only sampled and scored."""
+    max_delta_log_prob: float | None = None
+    """Limit of what trainer and engine may differ by, where actions are tokens; see `drift`."""
 
 
 class Trainer(ABC):
@@ -113,6 +116,10 @@ class Trainer(ABC):
     @abstractmethod
     def backends(self) -> dict[str, Remote]:
         """The FSDPBackend of each trained model, by name."""
+
+    def notes(self) -> list[str]:
+        """A line for everything about the models that is computed otherwise than usual, and why."""
+        return [line for backend in self.backends().values() for line in backend.notes()]
 
     def sync_weights(self) -> None:
         """Bring the weights of dedicated engines up to date; nothing where engines share the trained module."""
@@ -214,6 +221,9 @@ class Trainer(ABC):
             trained = self.train(batches)
         for name, batch in batches.items():
             metrics[name] |= trained[name]
+            limit = self.tracks[name].max_delta_log_prob
+            if warning := check_delta(trained[name], limit, self.step_count + 1):
+                announce(ProgressEvent("note", self.step_count + 1, self.total_steps, text=warning))
             metrics[name] |= self._adapt(self.tracks[name], metrics[name], len(batch))
             num_tokens = float(batch.tensor("num_tokens").sum())
             metrics[name]["train_tokens_per_second"] = num_tokens / self._seconds["train"]

@@ -13,12 +13,14 @@ class ProgressEvent:
     """One phase began, a step ended (then `metrics` is filled), or a task ended (then `receipt` is)."""
 
     phase: str
-    """`start workers`, `rollout`, `train`, `save`, `evaluate`, `step`."""
+    """`start workers`, `rollout`, `train`, `save`, `evaluate`, `step`, `note`."""
     step: int = 0
     total_steps: int = 0
     metrics: dict[str, float] = field(default_factory=dict)
     receipt: Receipt | None = None
     """What a task returned, when the event is its end."""
+    text: str = ""
+    """Of a `note`: something that a person should know."""
 
 
 Listener = Callable[[ProgressEvent], None]

@@ -159,6 +159,8 @@ class TrainingSession:
         items = self._rows("train")
         trainer = _trainer_class(self.recipe.domain)(self.recipe, source, items)
         trainer.build()
+        for line in trainer.notes():
+            announce(ProgressEvent("note", text=line))
         trainer.prepare(self._rows("eval"))
         return trainer
 

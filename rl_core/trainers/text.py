@@ -17,6 +17,7 @@ from rl_core.train.critic import CriticBundle, CriticStack
 from rl_core.train.fsdp import FSDPBackend
 from rl_core.train.stack import TrainStack
 from rl_core.trainers.base import Critic, Track
+from rl_core.trainers.drift import delta_limit
 from rl_core.trainers.one_track import OneTrackTrainer
 from rl_core.trainers.rewards import add_scores
 from rl_core.trainers.wiring import stack_options, updates_per_step, wire_algorithm, wire_backend
@@ -59,7 +60,8 @@ class TextTrainer(OneTrackTrainer):
             **stack_options(recipe),
         )
         critic = self._critic(algorithm) if driver_algorithm.needs_critic else None
-        self.tracks = {self.track: Track(driver_algorithm, stack, algorithm, critic)}
+        limit = delta_limit(recipe)
+        self.tracks = {self.track: Track(driver_algorithm, stack, algorithm, critic, max_delta_log_prob=limit)}
         return driver_algorithm
 
     def _critic(self, algorithm: Remote) -> Critic:

@@ -64,7 +64,9 @@ def test_several_updates_need_an_algorithm_that_allows_them() -> None:
 
 def test_passes_keep_a_processor_busy_where_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 128 rows of 100 tokens, 81 would fit in 8192: two even passes, in 4096 four; 8 rows each elsewhere."""
-    computed = SimpleNamespace(fsdp_cfg=FSDPConfig(), device=torch.device("cpu"), enable_prompt_sharing=lambda: True)
+    computed = SimpleNamespace(
+        fsdp_cfg=FSDPConfig(), device=torch.device("cpu"), enable_prompt_sharing=lambda: True, pads=True
+    )
     algorithm_cls, config = algorithms.resolve({"name": "grpo"}, "algorithm")
     units = [[row] for row in range(128)]
 
