@@ -7,7 +7,8 @@ passed on stays in bfloat16.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -47,6 +48,45 @@ def product_dtype(tensor: Tensor) -> torch.dtype:
 
     is_slow = tensor.is_cpu and tensor.dtype is torch.bfloat16 and not has_bfloat16_products()
     return torch.float32 if is_slow else tensor.dtype
+
+
+def product_in_float32(left: Tensor, right: Tensor, out: Tensor | None = None) -> Tensor:
+    """left @ right, added up and kept in float32 (float64 stays), whatever the format of the factors.
+
+    Factors in bfloat16 are multiplied by the instructions for them, which is as quick as rounding the result would be.
+    On a CPU they may come in float32 if their values fit bfloat16: see `multiplied_as_bfloat16`. Args: out: [M, N].
+    """
+    import torch
+
+    if left.dtype in (torch.float32, torch.float64):
+        return torch.mm(left, right, out=out)
+    if left.is_cuda:
+        if out is None:
+            return torch.mm(left, right, out_dtype=torch.float32)
+        return torch.mm(left, right, out_dtype=torch.float32, out=out)
+    with multiplied_as_bfloat16(left.dtype):
+        return torch.mm(left.float(), right.float(), out=out)
+
+
+@contextmanager
+def multiplied_as_bfloat16(dtype: torch.dtype) -> Iterator[None]:
+    """For the block, a CPU that multiplies in bfloat16 rounds factors in float32 to it, if `dtype` is that.
+
+    Sums stay in float32. Factors that were bfloat16 before lose nothing.
+    """
+    import torch
+
+    if dtype is not torch.bfloat16 or not has_bfloat16_products():
+        yield
+        return
+    # It cannot be asked of a single product, and torch's older switch for it slows thin ones.
+    settings = torch.backends.mkldnn.matmul
+    before = settings.fp32_precision
+    settings.fp32_precision = "bf16"
+    try:
+        yield
+    finally:
+        settings.fp32_precision = before
 
 
 def widen_products() -> bool:

@@ -8,7 +8,6 @@ import torch
 
 from rl_core.demo.contestants import Answer, Question
 from rl_core.models.bundle import ModelBundle
-from rl_core.models.packed_weights import packed_weights
 from rl_core.models.tokenizer import encode_chat
 from rl_core.rollout.decode import Request, Sampling, decode
 from schemas.policy import ModelConfig
@@ -28,7 +27,7 @@ class Speaker:
         sampling = Sampling(question.max_new_tokens, question.temperature, self._eos_ids(), self.tokenizer.pad_token_id)
         generator = torch.Generator(self.device).manual_seed(question.seed)
         requests = [Request(prompt, 1, question.max_new_tokens)]
-        with packed_weights(self.policy.model) as packed:
+        with self.policy.ready_to_decode() as packed:
             (reply,) = decode(self.policy, requests, sampling, generator, self.device, packed)
         text = self.tokenizer.decode(reply.token_ids, skip_special_tokens=True)
         return Answer(text=text, is_cut=reply.stop_reason.is_truncated)

@@ -6,7 +6,8 @@ V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +21,10 @@ from rl_core.models.backbone import backbone_of, taken_by
 from rl_core.models.chunked_log_probs import is_plain_head, linear_log_probs
 from rl_core.models.head import own_logits, projection_scale
 from rl_core.models.media import PromptMedia
+from rl_core.models.packed_weights import Packed, packed_weights
 from rl_core.models.probe import Path, Paths, settle
 from rl_core.models.value_head import ValueHead
+from rl_core.wide_products import multiplied_as_bfloat16, product_in_float32
 from schemas.recipe import ModelConfig
 
 if TYPE_CHECKING:
@@ -40,6 +43,7 @@ class CausalLMPolicy(nn.Module):
     """The model's logits are its projection's times this; None where they are something else: see `head`."""
     sequence_parallel: SequenceParallel | None = None
     """The ranks that compute each sequence together with this one."""
+    _wide_head: Tensor | None = None
     paths: Paths | None = None
     """Which ways of computing were found to give what the model itself gives; None where nobody looked."""
 
@@ -70,8 +74,32 @@ class CausalLMPolicy(nn.Module):
         states_NH = hidden_NH if weight is None else hidden_NH.to(weight.dtype)
         if self.projection_scale is None:
             return self.choices(own_logits(self.language_model, states_NH))
-        logits_NV = self.choices(projection(states_NH))
+        if isinstance(projection, nn.Module) and is_plain_head(projection):
+            logits_NV = self._projected(states_NH, projection.weight)
+        else:
+            logits_NV = self.choices(projection(states_NH))
         return logits_NV if self.projection_scale == 1.0 else logits_NV * self.projection_scale
+
+    def _projected(self, states_NH: Tensor, weight_VH: Any) -> Tensor:
+        """What a plain projection gives, not rounded to the format of its factors."""
+        if self._wide_head is None:
+            return self.choices(product_in_float32(states_NH, weight_VH.t()))
+        with multiplied_as_bfloat16(states_NH.dtype):
+            return self.choices(torch.mm(states_NH.float(), self._wide_head.t()))
+
+    @contextmanager
+    def ready_to_decode(self) -> Iterator[Packed]:
+        """For the block, in which no weight changes, products of few rows are quick. Yields: those of the layers."""
+        projection = self.language_model.get_output_embeddings()
+        is_plain = isinstance(projection, nn.Module) and is_plain_head(projection)
+        if is_plain and projection.weight.is_cpu and projection.weight.dtype is torch.bfloat16:
+            # In the format that a product which is not rounded wants both factors in.
+            self._wide_head = projection.weight.detach().float()
+        try:
+            with packed_weights(self.model, leave=projection if is_plain else None) as packed:
+                yield packed
+        finally:
+            self._wide_head = None
 
     def forward(
         self,

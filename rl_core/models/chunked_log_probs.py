@@ -17,6 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from rl_core.wide_products import multiplied_as_bfloat16, product_in_float32
+
 CHUNK_ELEMENTS, CHUNK_ELEMENTS_ON_GPU = 2**21, 2**26
 """Logits that exist at once, of all positions together: what a processor's caches hold, and what keeps a GPU busy."""
 KEPT_BYTES = 2**28
@@ -38,8 +40,8 @@ def linear_log_probs(
 ) -> tuple[Tensor, Tensor | None]:
     """log softmax(hidden @ weight.T / temperature) at the targets, [N], and the entropy, [N] or None; in float32.
 
-    Logits are computed in the dtype of the weight, everything after in float32 (float64 stays). The entropy carries a
-    gradient only with `entropy_grad`.
+    Factors have the dtype of the weight; logits are summed up in float32 and never rounded, and so is everything after
+    (float64 stays). The entropy carries a gradient only with `entropy_grad`.
     """
     log_probs_N, entropy_N = _LinearLogProbs.apply(  # type: ignore[misc]
         hidden_NH.to(weight_VH.dtype), weight_VH, targets_N, 1.0 / temperature, with_entropy, entropy_grad
@@ -197,9 +199,9 @@ class _Vocabulary:
         self.starts = range(0, num_words, self.size)
         """The number of each chunk's first word."""
         wide = torch.promote_types(hidden_NH.dtype, torch.float32)
-        self._rooms = [
-            hidden_NH.new_empty(num_rows * self.size, dtype=dtype) for dtype in (hidden_NH.dtype, wide, wide)
-        ]
+        self._rooms = [hidden_NH.new_empty(num_rows * self.size, dtype=wide) for _ in range(2)]
+        # A CPU wants both factors in the format of the product, and the states of every chunk are the same.
+        self._states_NH = hidden_NH.to(wide) if hidden_NH.is_cpu else hidden_NH
 
     def words(self, start: int) -> Tensor:
         """The head's rows, [C, H]."""
@@ -208,14 +210,14 @@ class _Vocabulary:
     def logits(self, start: int) -> Tensor:
         """[N, C]; may be overwritten."""
         words_CH = self.words(start)
-        product_NC, logits_NC, _ = self._cut(len(words_CH))
-        torch.mm(self.hidden_NH, words_CH.t(), out=product_NC)
-        logits_NC.copy_(product_NC)
+        logits_NC = self._cut(len(words_CH))[0]
+        with multiplied_as_bfloat16(self.hidden_NH.dtype):
+            product_in_float32(self._states_NH, words_CH.to(self._states_NH.dtype).t(), out=logits_NC)
         return logits_NC if self.scale == 1.0 else logits_NC.mul_(self.scale)
 
     def softmax(self, logits_NC: Tensor) -> tuple[Tensor, Tensor]:
         """[N, C], which may be overwritten, and the logarithm of what the exponentials were divided by, [N]."""
-        shares_NC = self._cut(logits_NC.shape[1])[2]
+        shares_NC = self._cut(logits_NC.shape[1])[1]
         torch.softmax(logits_NC, 1, out=shares_NC)
         # The word with the largest logit says it with the least rounding.
         return shares_NC, logits_NC.amax(1) - shares_NC.amax(1).log_()

@@ -35,13 +35,13 @@ READ_THE_SAME = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 
 
 @contextmanager
-def packed_weights(model: nn.Module) -> Iterator[Packed]:
+def packed_weights(model: nn.Module, leave: nn.Module | None = None) -> Iterator[Packed]:
     """For the block, every plain linear layer of a model multiplies with a packed copy of its weight, without gradient.
 
     So does a plain layer with one plain adapter. Weights must be whole and must not change. On other devices than CPUs
-    with oneDNN nothing happens. Yields: the products.
+    with oneDNN nothing happens. Args: leave: a layer that stays as it is. Yields: the products.
     """
-    groups = _groups(model) if _can_pack() else []
+    groups = _groups(model, leave) if _can_pack() else []
     packed: Packed = {}
     try:
         for group in groups:
@@ -160,9 +160,10 @@ def _layer(module: Any) -> _Layer | None:
     return _Layer(module, parts.base, parts[1:])
 
 
-def _groups(model: nn.Module) -> list[list[_Layer]]:
+def _groups(model: nn.Module, leave: nn.Module | None) -> list[list[_Layer]]:
     """All layers of a model that are packed, those that read the same states together."""
-    layers = {module: layer for module in model.modules() if (layer := _layer(module)) is not None}
+    modules = [module for module in model.modules() if module is not leave]
+    layers = {module: layer for module in modules if (layer := _layer(module)) is not None}
     for adapted in [layer for layer in layers.values() if layer.adapter is not None]:
         for inner in adapted.module.modules():
             if inner is not adapted.module:

@@ -14,7 +14,6 @@ from rl_core.algorithms.metrics import Metric, MetricKind
 from rl_core.data_proto import DataProto, pad_rows
 from rl_core.dispatch import Collect, Dispatch, distributed
 from rl_core.errors import StaleEngine
-from rl_core.models.packed_weights import packed_weights
 from rl_core.rank_info import RankInfo
 from rl_core.rollout.decode import Reply, Request, Sampling, decode, positions_of
 from rl_core.rollout.episode import Episode
@@ -116,7 +115,7 @@ class RolloutEngine:
         Args: generator: where its random numbers come from. A temperature of 0 takes the weights of evaluations.
         """
         weights = self.backend.rollout_policy() if sampling.temperature else self.backend.gathered()
-        with weights as policy, packed_weights(policy.model) as packed:
+        with weights as policy, policy.ready_to_decode() as packed:
 
             def generate(requests: list[Request]) -> list[Reply]:
                 device, graphs = self.backend.device, self.config.cuda_graphs
