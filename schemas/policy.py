@@ -72,6 +72,10 @@ class ModelConfig(Section):
     """Passed to the tokenizer's chat template, in the length filter and in the rollout alike."""
     attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
     """Attention implementation of transformers."""
+    exact: bool = False
+    """Compute so that a token's log-probability has the same bits in the rollout and in training, whatever else is in
+    the batch: the ratio of a first update is then exactly 1. On CPUs, in process, without packing; several times as
+    slow, and refused where a model does not keep the promise."""
     dropout: bool = False
     """Let the model drop out what its own config says (attention, residuals, router noise) in the passes that learn.
     Rollout and reference never do, so the policy that learns is then another one than the one that sampled."""

@@ -19,6 +19,7 @@ from rl_core.errors import ModelError
 from rl_core.models import packing, shared_prompts
 from rl_core.models.backbone import backbone_of, taken_by
 from rl_core.models.chunked_log_probs import is_plain_head, linear_log_probs
+from rl_core.models.exact import is_exact, make_exact, weights_at_hand
 from rl_core.models.head import own_logits, projection_scale
 from rl_core.models.media import PromptMedia
 from rl_core.models.packed_weights import Packed, packed_weights
@@ -87,9 +88,22 @@ class CausalLMPolicy(nn.Module):
         with multiplied_as_bfloat16(states_NH.dtype):
             return self.choices(torch.mm(states_NH.float(), self._wide_head.t()))
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether a token gets the same bits whatever is computed beside it; see `exact`."""
+        return is_exact(self.language_model)
+
+    def make_exact(self) -> None:
+        """Let it be so. Raises: ModelError when the model cannot."""
+        make_exact(self.language_model)
+
     @contextmanager
     def ready_to_decode(self) -> Iterator[Packed]:
         """For the block, in which no weight changes, products of few rows are quick. Yields: those of the layers."""
+        if self.is_exact:
+            with weights_at_hand(self.language_model):
+                yield {}
+            return
         projection = self.language_model.get_output_embeddings()
         is_plain = isinstance(projection, nn.Module) and is_plain_head(projection)
         if is_plain and projection.weight.is_cpu and projection.weight.dtype is torch.bfloat16:
@@ -189,6 +203,10 @@ class CausalLMPolicy(nn.Module):
 
     def enable_packing(self) -> None:
         """Allow `packed=True`. Raises: ModelError when a packed row would not get what the model itself gives."""
+        if self.is_exact:
+            raise ModelError(
+                "placement.max_tokens_per_micro_batch: packed rows are no exact ones; unset it, or model.exact"
+            )
         if self.paths is not None and (why := self.paths.why_not(Path.PACKED)):
             raise ModelError(
                 f"placement.max_tokens_per_micro_batch: rows of {type(self.language_model).__name__} cannot be packed "
@@ -199,7 +217,7 @@ class CausalLMPolicy(nn.Module):
     def enable_prompt_sharing(self) -> bool:
         """Allow `share_prompts=True` if the result is the same then. Returns: whether it is."""
         model = self.language_model
-        if self.paths is not None and self.paths.why_not(Path.SHARED):
+        if self.is_exact or (self.paths is not None and self.paths.why_not(Path.SHARED)):
             return False
         if self.sequence_parallel is not None or not shared_prompts.can_share(model):
             return False

@@ -136,7 +136,7 @@ def _decode(
     rows = list(range(len(replies)))
     with _reading(policy, requests, sampling.pad_id, device, packed, graphs) as (hidden, last, read):
         for step in range(max(limits)):
-            tokens_R, log_probs_R = _draw(policy.logits(hidden), sampling.temperature, generator)
+            tokens_R, log_probs_R = _draw(policy.logits(hidden), sampling.temperature, generator, exact=policy.is_exact)
             drawn = zip(rows, tokens_R.tolist(), log_probs_R.tolist(), strict=True)
             staying = [
                 place
@@ -245,20 +245,25 @@ def positions_of(attention: Tensor) -> Tensor:
     return (attention.cumsum(-1) - 1).clamp_min(0)
 
 
-def _draw(logits_RV: Tensor, temperature: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """A token of each row and its log-probability."""
+def _draw(
+    logits_RV: Tensor, temperature: float, generator: torch.Generator, *, exact: bool = False
+) -> tuple[Tensor, Tensor]:
+    """A token of each row and its log-probability. Args: exact: by the very operations of training."""
     random_R1 = torch.rand(len(logits_RV), 1, generator=generator, device=logits_RV.device, dtype=torch.float64)
     # A processor's cache holds a few rows; all together would come from memory, and be given back to the system.
     size = ROWS_IN_CACHE if logits_RV.device.type == "cpu" else len(logits_RV)
     parts = zip(logits_RV.split(size), random_R1.split(size), strict=True)
-    drawn = [_draw_rows(part_RV.float(), temperature, random) for part_RV, random in parts]
+    drawn = [_draw_rows(part_RV.float(), temperature, random, exact) for part_RV, random in parts]
     return torch.cat([tokens for tokens, _ in drawn]), torch.cat([log_probs for _, log_probs in drawn])
 
 
-def _draw_rows(logits_RV: Tensor, temperature: float, random_R1: Tensor) -> tuple[Tensor, Tensor]:
+def _draw_rows(logits_RV: Tensor, temperature: float, random_R1: Tensor, exact: bool) -> tuple[Tensor, Tensor]:
     scores_RV = logits_RV / temperature if temperature not in (0.0, 1.0) else logits_RV
     shares_RV = scores_RV.softmax(-1)
     tokens_R = _pick(shares_RV, random_R1) if temperature else shares_RV.argmax(-1)
+    if exact:
+        # As training computes it.
+        return tokens_R, scores_RV.log_softmax(-1).gather(-1, tokens_R[:, None])[:, 0]
     return tokens_R, shares_RV.gather(-1, tokens_R[:, None])[:, 0].log()
 
 

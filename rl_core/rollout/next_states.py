@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from transformers.cache_utils import Cache
 
 from rl_core.models.backbone import taken_by
+from rl_core.models.exact import is_exact
 from rl_core.models.packed_weights import Packed
 from rl_core.rollout.decoder_memory import WholeRows, attention_mask, memory_of
 from rl_core.rollout.graphed_steps import GraphedSteps, can_be_graphed
@@ -45,6 +46,8 @@ def next_states(
     prompt. attention_PL: where a token is. packed: products of its layers. probe_P: a token of each prompt, any, and
     its positions, [P, 1] or with several axes [A, P, 1]. graphs: whether steps may be recorded on a GPU.
     """
+    if is_exact(model):
+        return ByTransformers(model, cache, counts_P, attention_PL)
     # Several axes of positions are for pictures.
     may_be_plain = _is_plain_decoder.get(model, True) and is_plain(cache) and probe_P[1].dim() == 2
     on_gpu = counts_P.device.type == "cuda"

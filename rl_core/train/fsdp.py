@@ -30,7 +30,7 @@ from rl_core.train.meshes import Meshes
 from rl_core.train.modes import evaluation_mode, learning_mode
 from rl_core.train.offload import Parked
 from rl_core.train.optimizer import make_optimizer, make_scheduler
-from rl_core.train.same_policy import check_same_policy
+from rl_core.train.same_policy import check_exact, check_same_policy
 from rl_core.train.sequence_parallel import SequenceParallel, check_sequence_parallel
 from rl_core.train.tensor_parallel import apply_tensor_parallel
 from rl_core.train.wire import WeightVersion
@@ -89,9 +89,6 @@ class FSDPBackend:
         self._parked: Parked | None = None
         self._inject(seed)
         self._shard(self.policy)
-        self._learn()
-        check_same_policy(self.policy, fsdp_cfg, rank_info)
-        sharding.reshard(self.policy)
         self._alone = rank_info.world_size == 1 and not fsdp_cfg.cpu_offload
         if self._alone:
             alone.add_gradients_in_place(self.policy, sharding.DTYPES[fsdp_cfg.reduce_dtype])
@@ -99,6 +96,10 @@ class FSDPBackend:
         self.trainable = {name: value for name, value in self.policy.named_parameters() if value.requires_grad}
         self._unsharded = [value for value in sharding.unsharded_parameters(self.policy) if value.requires_grad]
         self.ema = self._make_ema()
+        self._learn()
+        self._make_exact()
+        check_same_policy(self.policy, fsdp_cfg, rank_info)
+        sharding.reshard(self.policy)
         for model in self._models:
             # Before FSDP's own hook, which would read the parameters.
             model.register_forward_pre_hook(lambda *_: self._check_onloaded("a forward pass"), prepend=True)
@@ -128,6 +129,15 @@ class FSDPBackend:
             check_sequence_parallel(policy.language_model, self.rank_info.sp_size, self.rank_info.tp_size)
             policy.sequence_parallel = SequenceParallel(self.meshes.sp_group)
         sharding.shard(policy, blocks(policy), self.fsdp_cfg, self.meshes.shard)
+
+    def _make_exact(self) -> None:
+        config: ModelConfig | None = getattr(self.bundle, "config", None)
+        if config is None or not config.exact:
+            return
+        for model in self._models:
+            model.make_exact()
+        with self.gathered() as policy:
+            check_exact(policy)
 
     def _learn(self) -> None:
         config: ModelConfig | None = getattr(self.bundle, "config", None)

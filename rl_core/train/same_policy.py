@@ -48,3 +48,30 @@ def check_same_policy(policy: Any, config: FSDPConfig, rank_info: RankInfo) -> N
         f"{where}: {type(policy.language_model).__name__} then differs from its own forward by {mean:.2g} in the mean "
         f"and {largest:.2g} at most in a log-probability; set {advice}"
     )
+
+
+def check_exact(policy: Any) -> None:
+    """Raises: ModelError when decoding and a forward pass give a token other bits.
+
+    Args: policy: gathered, after `make_exact`.
+    """
+    from rl_core.rollout.decode import forced_log_probs
+
+    truth = None if policy.paths is None else policy.paths.truth
+    if truth is None:
+        return
+    batch = truth.batch(policy.language_model.device)
+    forward_BT = policy(**batch)[0]
+    with policy.ready_to_decode():
+        decoded = forced_log_probs(policy, list(zip(truth.prompts, truth.responses, strict=True)))
+    differences = [
+        abs(ours - theirs)
+        for row_T, row in zip(forward_BT.tolist(), decoded, strict=True)
+        for ours, theirs in zip(row_T, row, strict=False)
+    ]
+    if any(differences):
+        raise ModelError(
+            f"model.exact: true: {type(policy.language_model).__name__} gives {sum(map(bool, differences))} of "
+            f"{len(differences)} tokens another log-probability while decoding than in a forward pass (by up to "
+            f"{max(differences):.2g}); set model.exact to false"
+        )
