@@ -1,0 +1,62 @@
+"""A distance between rollout and trainer that is no rounding warns, and then ends the run."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rl_core.errors import ModelError, UserError
+from rl_core.trainers.drift import check_delta, delta_limit
+from rl_core.trainers.text import TextTrainer
+from tests.rollout.built import built
+from tests.rollout.vowels import DEDICATED, ITEMS, recipe
+
+
+def metrics(mean: float, most: float = 1.0) -> dict[str, float]:
+    return {"delta_log_prob_mean": mean, "delta_log_prob_max": most}
+
+
+def test_rounding_is_no_news_and_more_is_a_warning_and_then_the_end() -> None:
+    assert check_delta(metrics(0.04), 0.1, 3) is None
+    warning = check_delta(metrics(0.06), 0.1, 3)
+    assert warning is not None and warning.startswith("step 3: ") and "0.06 in the mean" in warning
+    with pytest.raises(
+        ModelError, match=r"step 3: .*0\.11 in the mean, 1 at most.*limit is 0\.1 \(rollout\.max_delta"
+    ) as caught:
+        check_delta(metrics(0.11), 0.1, 3)
+    assert isinstance(caught.value, UserError), "nothing is tried again"
+    with pytest.raises(ModelError):
+        check_delta(metrics(math.nan, 2.0), 0.1, 3)
+
+
+def test_nothing_is_said_of_a_step_that_trained_nothing_or_has_no_limit() -> None:
+    assert check_delta(metrics(math.nan, math.nan), 0.1, 1) is None
+    assert check_delta({}, 0.1, 1) is None
+    assert check_delta(metrics(5.0), None, 1) is None
+
+
+def test_limits_follow_format_and_engine(tmp_path: Path) -> None:
+    def limit(**changes: Any) -> float | None:
+        return delta_limit(recipe(tmp_path, **changes))
+
+    in_process = {"rollout": {"engine": "in_process"}, "placement": {"num_devices": 1, "rollout_devices": 0}}
+    assert limit(**in_process, fsdp={"param_dtype": "float32"}) == 0.01
+    assert limit(**in_process, fsdp={"param_dtype": "bfloat16"}) == 0.1
+    assert limit(fsdp={"param_dtype": "bfloat16"}) == 0.2
+    assert limit(rollout={"max_delta_log_prob": 3.0}) == 3.0
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("ray_cluster")
+def test_a_rollout_that_says_something_else_ends_the_run(tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rollout and trainer disagree by rounding, which a tiny limit takes for a fault."""
+    settings = recipe(tiny_model_dir, rollout={"max_delta_log_prob": 1e-9})
+    assert DEDICATED
+    with (
+        built(TextTrainer(settings, settings.model.path, ITEMS)) as trainer,
+        pytest.raises(ModelError, match="step 1: "),
+    ):
+        trainer.step()
