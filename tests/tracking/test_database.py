@@ -134,7 +134,7 @@ def leave_a_journal(path: Path) -> None:
 
 
 def test_what_is_advised_for_a_half_made_one_helps(copied: Path):
-    with_schema()(copied)
+    of_other_tables(copied)
     with pytest.raises(StorageError, match=r"remove it \(rm (.*)\)") as caught:
         ensure_database(f"sqlite:///{copied}")
     advised = str(caught.value).split("(rm ")[1].split(")")[0]
