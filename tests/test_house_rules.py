@@ -90,7 +90,9 @@ def test_every_dependency_is_bounded_by_what_was_tried():
         operators = {one.operator for one in wanted.specifier}
         assert operators & {"<", "=="}, f"{wanted}: no upper bound"
         for constraint in tried.get(canonicalize_name(wanted.name), []):
-            assert wanted.specifier.contains(constraint.version), f"{wanted}: {constraint} of constraints.txt is outside"
+            assert wanted.specifier.contains(constraint.version), (
+                f"{wanted}: {constraint} of constraints.txt is outside"
+            )
 
 
 def test_there_are_plugins_to_check():

@@ -18,7 +18,7 @@ import flows.cli
 sys.path[:] = [*(folder for folder in sys.path if folder != {str(REPOSITORY)!r}), os.getcwd(), {str(REPOSITORY)!r}]
 flows.cli.main()
 """
-"""`rl-train` with an editable installation: the current folder is searched after all others, and before our packages."""
+"""`rl-train` as an editable installation has it: the current folder is searched just before our packages."""
 REWARD = '''
 from rl_core.rewards import Modality, Scorer
 
