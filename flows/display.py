@@ -12,6 +12,7 @@ from rich.console import Console
 from flows.summary import accuracy_table, score_table
 from rl_core.home import Home
 from rl_core.tracking.plots import curve_of
+from rl_core.trainers.learning import what_taught_nothing
 from rl_core.trainers.progress import ProgressEvent, listeners
 from rl_core.trainers.run_folder import RunFolder
 from schemas.receipts import CacheReceipt, EvalReceipt, IterationReceipt, ModelReceipt, ValidationReport
@@ -29,6 +30,8 @@ class Display:
         self._scored = curve_of(recipe.domain).scored
         self.console = Console(highlight=False)
         self._status = self.console.status("")
+        self._steps: list[Mapping[str, float]] = []
+        """Metrics of the present iteration's steps."""
         self._start = time.perf_counter()
 
     def __enter__(self) -> Display:
@@ -52,7 +55,10 @@ class Display:
     def _follow(self, event: ProgressEvent) -> None:
         if event.receipt is not None:
             self.console.print(f"{self._clock()}  {describe(event.receipt, scored=self._scored)}", soft_wrap=True)
+            if isinstance(event.receipt, IterationReceipt):
+                self._warn_of(event.receipt)
         elif event.phase == "step":
+            self._steps.append(event.metrics)
             self.console.print(f"{self._clock()}  {describe_step(event)}", soft_wrap=True)
         elif event.phase == "note":
             self.console.print(f"{self._clock()}  {event.text}", soft_wrap=True, markup=False)
@@ -60,6 +66,12 @@ class Display:
             self.note(event.phase)
         elif self.console.is_terminal:
             self.note(f"{event.phase} (step {event.step}/{event.total_steps})")
+
+    def _warn_of(self, iteration: IterationReceipt) -> None:
+        """Say so when none of an iteration's steps taught anything."""
+        for said in what_taught_nothing(self.recipe, self._steps):
+            self.console.print(f"{self._clock()}  train-iteration {iteration.iteration}: {said}", soft_wrap=True)
+        self._steps.clear()
 
     def _clock(self) -> str:
         minutes, seconds = divmod(int(time.perf_counter() - self._start), 60)
@@ -73,6 +85,8 @@ class Display:
         title = f"{self.recipe.name}: {after.num_rows} held-out rows"
         table = score_table(title, before, after) if self._scored else accuracy_table(title, before, after)
         self.console.print(table)
+        for said in what_taught_nothing(self.recipe, folder.history()):
+            self._tell(warning=said)
         self._tell(
             model=f"{receipt.name} v{receipt.version}, {receipt.reason}",
             weights=receipt.model_path,

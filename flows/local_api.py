@@ -99,4 +99,5 @@ def _command(port: int) -> list[str]:
     assert spec is not None and spec.origin is not None
     app = ["--app-dir", str(Path(spec.origin).parents[1]), "--factory", "prefect.server.api.server:create_app"]
     where = ["--host", LOCALHOST, "--port", str(port)]
-    return [sys.executable, "-m", "uvicorn", *app, *where, "--log-level", "error", "--lifespan", "on"]
+    # -P keeps the modules of the current folder out of the server.
+    return [sys.executable, "-P", "-m", "uvicorn", *app, *where, "--log-level", "error", "--lifespan", "on"]

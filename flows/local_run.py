@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from flows.local_api import LocalApi, start_local_api
 from rl_core.cluster import configured_address, early_cluster
+from rl_core.errors import causes
 from rl_core.home import Home
 from rl_core.models.locate import check_path
 from rl_core.orphans import no_orphans
@@ -114,10 +115,8 @@ def _interrupt(signum: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def _came_of_a_signal(error: BaseException | None) -> bool:
+def _came_of_a_signal(error: BaseException) -> bool:
     # While a flow runs, SIGTERM is Prefect's, which raises this.
     from prefect.exceptions import TerminationSignal
 
-    while error is not None and not isinstance(error, KeyboardInterrupt | TerminationSignal):
-        error = error.__cause__ or error.__context__
-    return error is not None
+    return any(isinstance(one, KeyboardInterrupt | TerminationSignal) for one in causes(error))

@@ -4,6 +4,8 @@
 exits with code 2. Everything else is a defect or a failed machine, and may be retried.
 """
 
+from collections.abc import Iterator
+
 
 class RLTrainError(Exception):
     """Base of every error this project raises on purpose."""
@@ -67,3 +69,14 @@ class StaleEngine(RLTrainError):
 
 class WeightMismatch(RLTrainError):
     """After a sync the engine's weights are not the trainer's; the message names the tensors."""
+
+
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """An error and everything it came of, each once: causes and contexts, whatever circle they form."""
+    left, seen = [error], set[int]()
+    while left:
+        one = left.pop()
+        if one is not None and id(one) not in seen:
+            seen.add(id(one))
+            yield one
+            left += [one.__context__, one.__cause__]

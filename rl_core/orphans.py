@@ -30,7 +30,8 @@ def no_orphans() -> Iterator[None]:
         return
     # A session of its own keeps signals to the parent's group away; its end of input is the parent's end.
     watcher = subprocess.Popen(
-        [sys.executable, "-m", "rl_core.orphans", str(os.getpid())],
+        # Without the current folder, in which anyone may keep a module with the name of one of Python's.
+        [sys.executable, "-P", __file__, str(os.getpid())],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

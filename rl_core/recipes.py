@@ -81,6 +81,7 @@ def dump_recipe(recipe: Recipe) -> str:
 
 def _check_plugins(recipe: Recipe) -> None:
     from rl_core.algorithms import algorithms
+    from rl_core.algorithms.siblings import check_siblings
     from rl_core.algorithms.steps import check_serves_steps
     from rl_core.algorithms.tokens import check_serves_tokens
     from rl_core.algorithms.trees import check_serves_tracks
@@ -99,6 +100,7 @@ def _check_plugins(recipe: Recipe) -> None:
         painter_cls, painter_config = algorithms.resolve(painter.algorithm, f"{block}algorithm")
         check_serves_steps(painter_cls(painter_config), painter)
         produced = Modality.VIDEO if recipe.diffusion.num_frames > 1 else Modality.IMAGE
+    check_siblings(recipe)
     resolve_scorers(recipe.rewards, produced)
     for env_id, options in recipe.environments.items():
         config_cls = config_class(spec(env_id, options).load())

@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar, get_args
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from rl_core.errors import RecipeError
+from rl_core.own_packages import hidden_module
 
 T = TypeVar("T")
 
@@ -71,6 +72,10 @@ def import_target(target: str) -> type[Any]:
     try:
         return getattr(importlib.import_module(module_name), attribute)
     except (ImportError, AttributeError, ValueError) as error:
+        if (hidden := hidden_module(module_name)) is not None:
+            file, owner = hidden
+            why = f"a module of this name is at {owner}, and comes before {file}; give your file another name"
+            raise RecipeError(f"target {target!r} cannot be imported: {why}") from error
         raise RecipeError(f"target {target!r} cannot be imported ({error}); write it as pkg.module:Class") from error
 
 

@@ -8,6 +8,7 @@ from prefect.cache_policies import NO_CACHE
 from rl_core.data.weights import weights_digest
 from rl_core.tracking.plots import curve_of, reward_curve
 from rl_core.tracking.registry import register_version
+from rl_core.trainers.learning import warn_of_nothing_learnt
 from rl_core.trainers.session import TrainingSession, session_for
 from schemas.receipts import EvalReceipt, RunPlan, VersionReceipt
 from tasks import artifacts
@@ -25,6 +26,7 @@ def register_model(plan: RunPlan, baseline: EvalReceipt, final: EvalReceipt) -> 
     version = _register(session, name, model_dir, baseline, final)
     receipt = VersionReceipt(name=name, version=version, model_path=str(model_dir))
     session.folder.save_receipt("register-model", receipt)
+    warn_of_nothing_learnt(session.recipe, session.folder.history(), f"{name} v{version}")
     _publish(session)
     return receipt
 

@@ -5,9 +5,12 @@ import inspect
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from rl_core.algorithms import algorithms
 from rl_core.algorithms.advantages import advantage_estimators
@@ -76,6 +79,20 @@ def test_plugin_has_a_docstring_and_a_test_that_names_it(kind: str, name: str, c
     word = re.compile(rf"(?<!\w){re.escape(name)}(?!\w)")
     tests = [path for path in TESTS if path.name.startswith("test_") and path != Path(__file__)]
     assert any(word.search(path.read_text(encoding="utf-8")) for path in tests), f"no test names {kind} {name}"
+
+
+def test_every_dependency_is_bounded_by_what_was_tried():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = [entry for entries in project["optional-dependencies"].values() for entry in entries]
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    tried = {canonicalize_name(one.name): one.specifier for one in map(Requirement, filter(None, lines))}
+    for wanted in map(Requirement, [*project["dependencies"], *extras]):
+        operators = {one.operator for one in wanted.specifier}
+        assert operators & {"<", "=="}, f"{wanted}: no upper bound"
+        for constraint in tried.get(canonicalize_name(wanted.name), []):
+            assert wanted.specifier.contains(constraint.version), (
+                f"{wanted}: {constraint} of constraints.txt is outside"
+            )
 
 
 def test_there_are_plugins_to_check():

@@ -18,6 +18,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "rl_core.registry",
         "rl_core.home",
         "rl_core.orphans",
+        "rl_core.own_packages",
         "rl_core.quick_imports",
         "rl_core.running",
         "rl_core.secrets",

@@ -73,6 +73,8 @@ class StageAlgorithm(ABC):
     """Whether `loss` must be given the exact KL to the policy that rolled out."""
     needs_critic: bool = False
     """Whether `advantages` must be given a critic's values."""
+    needs_siblings: bool = False
+    """Whether a row's advantages are 0 unless another row of its prompt is there to be compared with."""
     needs_greedy_baseline: bool = False
     """Whether `advantages` must be given the reward of a greedy rollout."""
     needs_sum_squared_probs: bool = False

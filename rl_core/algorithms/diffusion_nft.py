@@ -79,6 +79,7 @@ class DiffusionNft(StageAlgorithm):
         super().__init__(config)
         estimator_cls, estimator_config = advantage_estimators.resolve(config.advantage, "algorithm.advantage")
         self.estimator: AdvantageEstimator = estimator_cls(estimator_config)
+        self.needs_siblings = self.estimator.needs_siblings
 
     def advantages(
         self, rewards_B: Tensor, group_ids_B: Tensor, mask_BT: Tensor, **measured: Unpack[RowMeasures]

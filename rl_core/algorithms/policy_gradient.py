@@ -71,6 +71,7 @@ class PolicyGradient(StageAlgorithm):
         self.needs_rollout_log_probs = config.correction is not None
         self.needs_old_kl = self.policy_loss.needs_old_kl
         self.needs_critic = self.estimator.needs_critic
+        self.needs_siblings = self.estimator.needs_siblings
         self.needs_greedy_baseline = self.estimator.needs_greedy_baseline
         self.needs_sum_squared_probs = self.estimator.needs_sum_squared_probs
         self.dynamic_sampling, self.max_extra_rollouts = config.dynamic_sampling, config.max_extra_rollouts

@@ -79,7 +79,7 @@ class _Worker:
     def __init__(self, function: str, job: Any, advance: Advance) -> None:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(_ROOT), *filter(None, sys.path)])}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "rl_core.data.workers", str(os.getpid())],
+            [sys.executable, "-P", "-m", "rl_core.data.workers", str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,

@@ -16,6 +16,7 @@ from rl_core.distributed.failures import Failure, failure_of
 from rl_core.distributed.output import label_output
 from rl_core.distributed.refs import ShardRef, Stored, store
 from rl_core.distributed.status import StatusServer
+from rl_core.own_packages import search_users_folders_last
 from rl_core.rank_info import RankInfo
 from rl_core.wide_products import widen_products
 
@@ -51,6 +52,7 @@ class DeviceWorker:
     """Body of the Ray actor. Builds siblings, resolves references between them, and calls their methods."""
 
     def __init__(self, info: RankInfo, collective_timeout_s: float) -> None:
+        search_users_folders_last()
         self.info, self.collective_timeout_s = info, collective_timeout_s
         self.objects: dict[str, Any] = {}
         self.server = StatusServer()

@@ -148,13 +148,16 @@ class _Watch:
         import ray
         from ray.exceptions import RayActorError, RayTaskError
 
+        raised = None
         try:
             done, _ = ray.wait(list(self.pending), num_returns=1, timeout=timeout_s)
         except SystemError as error:
             # Ray runs signal handlers while it waits; what one raised, to end the run, arrives as the cause of this.
             if error.__cause__ is None:
                 raise
-            raise error.__cause__ from None
+            done, raised = [], error.__cause__
+        if raised is not None:
+            raise raised  # not within the handler, where its consequence would become its context
         for future in done:
             rank = self.pending.pop(future)
             self.first_end = self.first_end or time.monotonic()
@@ -177,7 +180,9 @@ class _Watch:
         first = cause(self.failures)
         if first.in_collective and self.pending:
             raise self._hung(self.pending.values()) from first.to_error()
-        raise first.to_error() from first.error
+        error = first.to_error()
+        # One of the project's own errors is raised as itself, and no error is its own cause.
+        raise error from (None if error is first.error else first.error)
 
     def _check_stragglers(self) -> None:
         if self.pending and self.first_end is not None and time.monotonic() - self.first_end > self.timeout_s:

@@ -15,6 +15,8 @@ from filelock import FileLock
 
 from rl_core.doctor.finding import Finding, good, problem, warning
 from rl_core.home import Home
+from rl_core.secrets import redact
+from rl_core.tracking.database import database_file, fault_of
 from rl_core.wide_products import has_bfloat16_products
 
 AREA = "machine"
@@ -43,6 +45,7 @@ def examine_machine(home: Home) -> Iterator[Finding]:
         yield writing(name, folder)
         yield disk(name, folder)
     yield locking(home.root)
+    yield tracking(home)
 
 
 def cores() -> Finding:
@@ -136,6 +139,18 @@ def locking(folder: Path) -> Finding:
     if not locked:
         return problem(AREA, "locks in home", f"{folder}: two writers were let into one SQLite database", mend)
     return good(AREA, "locks in home", "file locks and SQLite work")
+
+
+def tracking(home: Home) -> Finding:
+    """Whether the MLflow database of this home can be used, where there is one."""
+    path = database_file(home.mlflow_uri)
+    if path is None:
+        return good(AREA, "MLflow database", f"a server's: {redact(home.mlflow_uri)}")
+    if not path.is_file():
+        return good(AREA, "MLflow database", f"{path} is made by the first run")
+    if (fault := fault_of(path)) is not None:
+        return problem(AREA, "MLflow database", fault.found, fault.mend)
+    return good(AREA, "MLflow database", f"{path} is whole")
 
 
 def _database(folder: str) -> sqlite3.Connection:

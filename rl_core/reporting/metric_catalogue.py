@@ -47,6 +47,7 @@ GROUPS: dict[str, tuple[MetricNote, ...]] = {
         ("overlong_filtered_rows", "samples", "Cut replies that were left out of the loss."),
         ("num_groups", "groups", "Groups of samples of one prompt that were compared with each other."),
         ("zero_std_groups", "groups", "Groups of equal rewards; they teach nothing, and are mostly not computed."),
+        ("zero_advantage_share", "share", "Samples whose advantages are all 0; at 1 the rewards taught nothing."),
     ),
     "Samples": _notes(
         ("response_length_mean", "tokens", "Mean length of the replies."),

@@ -18,6 +18,7 @@ from rl_core.reporting.curves import delta_by_place, first_curves, further_curve
 from rl_core.reporting.pages import render
 from rl_core.reporting.run_record import RunRecord, embedded_pictures
 from rl_core.tracking.lineage import RunLineage, trace, trace_run, validation_of
+from rl_core.trainers.learning import what_taught_nothing
 
 NUM_SAMPLES = 16
 PICTURE_SIDE = 512
@@ -40,6 +41,7 @@ def report_page(record: RunRecord, home: Home) -> str:
         record=record,
         model=record.model,
         change=score_change(record),
+        warnings=what_taught_nothing(record.recipe, record.steps),
         learning=learning_curve(record),
         curves=[*first_curves(record), *filter(None, [delta_by_place(record)])],
         further=further_curves(record),

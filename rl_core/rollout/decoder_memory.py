@@ -40,7 +40,7 @@ class WholeRows:
     """Each row's keys and values in one piece, the prompt's first."""
 
     def __init__(self, layers: list[Any], counts_P: Tensor, attention_PL: Tensor) -> None:
-        self.mask_R11L = attention_mask(attention_PL, layers[0].dtype).repeat_interleave(counts_P, 0)
+        self.mask_R11L = attention_mask(attention_PL, layers[0].keys.dtype).repeat_interleave(counts_P, 0)
         self.layers: list[GrowingLayer] = []
         while layers:
             self.layers.append(GrowingLayer(layers.pop(0), counts_P))
@@ -65,7 +65,7 @@ class SharedPrompts:
     """The keys and values of each prompt once, and those of the replies row by row."""
 
     def __init__(self, layers: list[Any], counts_P: Tensor, attention_PL: Tensor) -> None:
-        self.mask_P11L = attention_mask(attention_PL, layers[0].dtype)
+        self.mask_P11L = attention_mask(attention_PL, layers[0].keys.dtype)
         self.siblings = Siblings.of(counts_P)
         self.prompts: list[tuple[Tensor, Tensor]] = []
         self.layers: list[GrowingLayer] = []

@@ -94,7 +94,7 @@ class FixedRows:
         self.capacity = (self.length // ROOM + 1) * ROOM
         self.place = torch.tensor([self.length - 1], device=counts_P.device)
         """The position of the latest token."""
-        mask_R11L = attention_mask(attention_PL, layers[0].dtype).repeat_interleave(counts_P, 0)
+        mask_R11L = attention_mask(attention_PL, layers[0].keys.dtype).repeat_interleave(counts_P, 0)
         self.mask_R11L = _masked(mask_R11L, self.capacity)
         self.layers: list[tuple[Tensor, Tensor]] = []
         while layers:

@@ -6,6 +6,7 @@ reply, with room behind them; a token's keys and values are written into it, and
 
 from __future__ import annotations
 
+from inspect import signature
 from typing import Any
 
 import torch
@@ -55,6 +56,11 @@ class GrowingLayer(DynamicLayer):
     def _show(self, length: int) -> tuple[Tensor, Tensor]:
         self.keys, self.values = (room[:, :, :length] for room in self._rooms)
         return self.keys, self.values
+
+
+def cache_argument(model: Any) -> str:
+    """The name by which a model's forward takes a cache: `cache` since transformers 5.24, for all but other code."""
+    return "cache" if "cache" in signature(model.forward).parameters else "past_key_values"
 
 
 def is_plain(cache: Cache) -> bool:

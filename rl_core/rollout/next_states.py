@@ -21,7 +21,7 @@ from rl_core.models.exact import is_exact
 from rl_core.models.packed_weights import Packed
 from rl_core.rollout.decoder_memory import WholeRows, attention_mask, memory_of
 from rl_core.rollout.graphed_steps import GraphedSteps, can_be_graphed
-from rl_core.rollout.growing_cache import grow, is_plain, take_rows
+from rl_core.rollout.growing_cache import cache_argument, grow, is_plain, take_rows
 from rl_core.rollout.plain_decoder import PlainDecoder, layer_by_layer, plain_decoder
 
 ALIKE, ALIKE_ROUNDED = 1e-3, 5e-2
@@ -80,7 +80,7 @@ class ByTransformers:
     """Tokens through the model as it is."""
 
     def __init__(self, model: Any, cache: Cache, counts_P: Tensor, attention_PL: Tensor) -> None:
-        self.model, self.cache = model, cache
+        self.model, self.cache, self.cache_argument = model, cache, cache_argument(model)
         self.mask_format = _mask_format(model, cache) if is_plain(cache) else None
         self.attention_RL = attention_PL.repeat_interleave(counts_P, 0)
         grow(cache, counts_P)
@@ -97,7 +97,7 @@ class ByTransformers:
             "attention_mask": mask if self.mask_format is None else attention_mask(mask, self.mask_format),
             "position_ids": positions,
         }
-        output = self.model(**taken_by(self.model, inputs), past_key_values=self.cache, use_cache=True)
+        output = self.model(**taken_by(self.model, inputs), use_cache=True, **{self.cache_argument: self.cache})
         return output.last_hidden_state[:, -1]
 
     def select(self, rows: Tensor) -> None:

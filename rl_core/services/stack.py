@@ -22,6 +22,7 @@ from rl_core.services import catalogue
 from rl_core.services.exposure import LOCALHOST, check_exposure
 from rl_core.services.ports import free_port
 from rl_core.services.service import Record, Service, State
+from rl_core.tracking.database import ensure_database
 
 DEPLOYED = "deployed"
 Say = Callable[[str], None]
@@ -88,6 +89,7 @@ class Stack:
         if self.home.mlflow_uri.startswith("http"):
             self._say(f"mlflow is the one at MLFLOW_TRACKING_URI, {self.home.mlflow_uri}")
         else:
+            ensure_database(self.home.mlflow_uri)
             self._ensure("mlflow", lambda port: catalogue.mlflow_server(self.home, host, port), host)
         self._ensure_pools(prefect.url)
         self._ensure_deployments(prefect.url)

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mlflow import MlflowClient
 from mlflow.entities import Run
 
 from rl_core.data.prep.published import split_files
 from rl_core.data.publish import open_published
 from rl_core.errors import DataError
+from rl_core.tracking.database import one_at_a_time, tracking_client
 from rl_core.tracking.run import TrackingRun, ensure_experiment
 from schemas.receipts import PrepReceipt
 
@@ -69,8 +69,15 @@ def register_prepared(
     artifact_location: Path | None = None,
 ) -> PreparedArtifact:
     """Record a finished preparation as the next version of its artifact; the newest version again makes no new one."""
+    with one_at_a_time(tracking_uri):  # two at once would take the same number
+        return _register(tracking_uri, receipt, tags or {}, artifact_location)
+
+
+def _register(
+    tracking_uri: str, receipt: PrepReceipt, tags: Mapping[str, str], artifact_location: Path | None
+) -> PreparedArtifact:
     assert receipt.artifact is not None and receipt.artifact_path is not None
-    client = MlflowClient(tracking_uri=tracking_uri, registry_uri=tracking_uri)
+    client = tracking_client(tracking_uri)
     known = versions(tracking_uri, receipt.artifact)
     newest = known[0] if known else None
     if newest and (newest.run_hash, str(newest.path)) == (receipt.run_hash, receipt.artifact_path):
@@ -99,7 +106,7 @@ def register_prepared(
 
 def versions(tracking_uri: str, name: str) -> list[PreparedArtifact]:
     """All versions of an artifact, the newest first."""
-    client = MlflowClient(tracking_uri=tracking_uri, registry_uri=tracking_uri)
+    client = tracking_client(tracking_uri)
     experiment = client.get_experiment_by_name(EXPERIMENT)
     if experiment is None:
         return []
@@ -119,7 +126,7 @@ def resolve(tracking_uri: str, reference: str) -> PreparedArtifact:
     if found is None:
         listed = ", ".join(f"v{one.version} ({one.run_hash[:12]})" for one in known) or "none"
         raise DataError(f"{reference}: no such version; there are {listed}. Prepare it with rl-train prep")
-    client = MlflowClient(tracking_uri=tracking_uri, registry_uri=tracking_uri)
+    client = tracking_client(tracking_uri)
     output = Path(client.get_run(found.run_id).data.tags["artifact.output"])
     sentinel = next((name for name in (".mmpr_ready", ".ready") if (output / name).is_file()), ".ready")
     try:

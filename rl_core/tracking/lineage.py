@@ -16,8 +16,9 @@ from mlflow.exceptions import MlflowException
 
 from rl_core.data.changes import Check, check_cache, check_sources, check_weights
 from rl_core.errors import StorageError
+from rl_core.tracking.database import tracking_client
 from rl_core.tracking.openings import Opening, read_openings
-from rl_core.tracking.registry import Promotion, find_version, promotions, registry_client
+from rl_core.tracking.registry import Promotion, find_version, promotions
 from rl_core.tracking.run import run_page
 from schemas.receipts import CacheReceipt, SourceFile, ValidationReport
 
@@ -132,7 +133,7 @@ def trace(tracking_uri: str, model: str, version: int | None = None, *, ui: str 
 
 def trace_run(tracking_uri: str, run_id: str, *, ui: str = "") -> RunLineage:
     """The lineage of a training run, whether it registered a version or not. Raises: StorageError."""
-    client = registry_client(tracking_uri)
+    client = tracking_client(tracking_uri)
     run = client.get_run(run_id)
     cache = CacheReceipt.model_validate_json(read_artifact(client, run_id, CACHE_ARTIFACT))
     return RunLineage(
@@ -149,7 +150,7 @@ def trace_run(tracking_uri: str, run_id: str, *, ui: str = "") -> RunLineage:
 
 def validation_of(tracking_uri: str, run_id: str) -> ValidationReport:
     """The validation report that a run recorded. Raises: StorageError."""
-    text = read_artifact(registry_client(tracking_uri), run_id, VALIDATION_ARTIFACT)
+    text = read_artifact(tracking_client(tracking_uri), run_id, VALIDATION_ARTIFACT)
     return ValidationReport.model_validate_json(text)
 
 

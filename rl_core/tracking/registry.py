@@ -24,6 +24,7 @@ from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
 from rl_core.errors import StorageError
+from rl_core.tracking.database import tracking_client
 from rl_core.tracking.run import LoggedDataset, TrackingRun
 
 CHAMPION = "champion"
@@ -59,11 +60,6 @@ class RegisteredVersion:
     metrics: dict[str, float]
     created_at: str
     """UTC, ISO 8601."""
-
-
-def registry_client(tracking_uri: str) -> MlflowClient:
-    """A client whose registry is the tracking database itself."""
-    return MlflowClient(tracking_uri=tracking_uri, registry_uri=tracking_uri)
 
 
 def register_version(
@@ -138,14 +134,14 @@ def _process_wide(tracking_uri: str) -> Iterator[None]:
 
 def champion(tracking_uri: str, name: str) -> RegisteredVersion | None:
     """The version the alias `champion` points at, or None when there is no such model or alias."""
-    client = registry_client(tracking_uri)
+    client = tracking_client(tracking_uri)
     found = _at_alias(client, name, CHAMPION)
     return None if found is None else describe_version(client, found)
 
 
 def newest(tracking_uri: str, name: str) -> RegisteredVersion | None:
     """The version registered last, or None when there is no such model."""
-    client = registry_client(tracking_uri)
+    client = tracking_client(tracking_uri)
     versions = client.search_model_versions(f"name = '{name}'")
     return describe_version(client, max(versions, key=lambda found: int(found.version))) if versions else None
 
@@ -155,7 +151,7 @@ def find_version(tracking_uri: str, model: str, version: int | None = None) -> R
 
     Raises: StorageError saying what there is instead.
     """
-    client = registry_client(tracking_uri)
+    client = tracking_client(tracking_uri)
     named = _REFERENCE.fullmatch(model)
     if named is None and (model.startswith("models:") or version is None):
         raise StorageError(f"{model!r}: expected models:/NAME@{CHAMPION}, models:/NAME/VERSION, or NAME VERSION")
@@ -178,7 +174,7 @@ def promote(tracking_uri: str, name: str, version: int, reason: str, by: str | N
     Args: by: unset takes user and host. Raises: StorageError when there is no such version.
     """
     find_version(tracking_uri, name, version)
-    client = registry_client(tracking_uri)
+    client = tracking_client(tracking_uri)
     before = _at_alias(client, name, CHAMPION)
     promotion = Promotion(
         version=version,
@@ -197,7 +193,7 @@ def promote(tracking_uri: str, name: str, version: int, reason: str, by: str | N
 
 def promotions(tracking_uri: str, name: str) -> list[Promotion]:
     """Every move of the champion alias of a model, the first one first."""
-    tags = registry_client(tracking_uri).get_registered_model(name).tags
+    tags = tracking_client(tracking_uri).get_registered_model(name).tags
     return [Promotion(**json.loads(tags[key])) for key in sorted(tags) if key.startswith(PROMOTION_TAG)]
 
 

@@ -25,6 +25,7 @@ from mlflow.entities import Dataset, DatasetInput, InputTag, Param, RunTag
 from mlflow.exceptions import MlflowException
 
 from rl_core.errors import StorageError
+from rl_core.tracking.database import tracking_client
 from rl_core.tracking.outbox import Outbox, file_entry, metrics_entry, send, table_entry, tags_entry
 
 MAX_KEY_LENGTH = 250
@@ -126,15 +127,9 @@ class TrackingRun:
         Args: tracking_uri: `sqlite:///<absolute>/mlflow.db` or a server. artifact_location: folder for the
             artifacts of a new experiment; a server chooses its own when None. outbox: a file that keeps what was not
             sent yet; what an earlier process left there is sent first.
-        Raises: StorageError when the database's folder cannot be made or the experiment is deleted.
+        Raises: StorageError when the database cannot be made or used, or the experiment is deleted.
         """
-        if tracking_uri.startswith("sqlite:///"):
-            folder = Path(tracking_uri.removeprefix("sqlite:///")).parent
-            try:
-                folder.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise StorageError(f"cannot make the folder {folder} of the MLflow database: {error}") from error
-        client = MlflowClient(tracking_uri=tracking_uri, registry_uri=tracking_uri)
+        client = tracking_client(tracking_uri)
         known = _existing_run(client, run_id)
         if known is not None:
             run = cls(client, tracking_uri, known.info.experiment_id, known.info.run_id, resumed=True, outbox=outbox)

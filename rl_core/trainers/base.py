@@ -374,7 +374,9 @@ def add_advantages(algorithm: Any, rollout: DataProto | DataProtoRef, group_ids_
         columns["returns"] = torch.zeros(mask_BT.shape)
         columns["returns"][good_B] = algorithm.returns(*rows, **measured)
     rollout.union(DataProto.from_dict(columns))
-    return {**to_floats(metrics), "failed_rows": float(failed_B.sum())}
+    taught_B = (columns["advantages"][good_B] != 0).any(1)
+    counts = {"failed_rows": float(failed_B.sum()), "zero_advantage_share": 1.0 - float(taught_B.double().mean())}
+    return to_floats(metrics) | counts
 
 
 def rollout_metrics(rollout: DataProto | DataProtoRef) -> dict[str, float]:

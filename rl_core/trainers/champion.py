@@ -14,8 +14,9 @@ from rl_core.evaluation.runner import read_samples
 from rl_core.home import Home
 from rl_core.models.locate import locate
 from rl_core.secrets import redact_values
+from rl_core.tracking.database import tracking_client
 from rl_core.tracking.lineage import RECIPE_ARTIFACT, read_artifact
-from rl_core.tracking.registry import RegisteredVersion, champion, registry_client
+from rl_core.tracking.registry import RegisteredVersion, champion
 from rl_core.trainers.run_plan import starting_from
 from rl_core.trainers.session import TrainingSession, session_for
 from schemas.receipts import EvalReceipt, RunPlan
@@ -51,7 +52,7 @@ def _recorded(
     """What the champion's run wrote of its evaluation, in this run's order of rows; None unless it is comparable."""
     if present.tags["eval_digest"] != baseline.eval_digest:
         return None
-    client, run_id = registry_client(home.mlflow_uri), present.tags["run_id"]
+    client, run_id = tracking_client(home.mlflow_uri), present.tags["run_id"]
     try:
         recipe = yaml.safe_load(read_artifact(client, run_id, RECIPE_ARTIFACT))
         lines = read_artifact(client, run_id, SAMPLES_ARTIFACT).splitlines()

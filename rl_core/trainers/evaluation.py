@@ -13,8 +13,9 @@ from rl_core.home import Home
 from rl_core.models.locate import locate
 from rl_core.recipes import dump_recipe, load_recipe, parse_recipe, shown_values
 from rl_core.settings_files import merge_overrides, resolved
+from rl_core.tracking.database import tracking_client
 from rl_core.tracking.lineage import RECIPE_ARTIFACT, read_artifact
-from rl_core.tracking.registry import RegisteredVersion, find_version, registry_client
+from rl_core.tracking.registry import RegisteredVersion, find_version
 from rl_core.tracking.run import TrackingRun
 from rl_core.trainers.run_folder import RunFolder, run_key, source_revision
 from rl_core.trainers.run_plan import flatten, starting_from
@@ -68,7 +69,7 @@ def evaluation_recipe(
     if profile is not None:
         raise RecipeError("--profile goes with --recipe; the recorded recipe takes placement.key=value")
     where = Path(f"recipe of {candidate.name}")
-    text = read_artifact(registry_client(home.mlflow_uri), candidate.version.tags["run_id"], RECIPE_ARTIFACT)
+    text = read_artifact(tracking_client(home.mlflow_uri), candidate.version.tags["run_id"], RECIPE_ARTIFACT)
     return parse_recipe(resolved(merge_overrides(yaml.safe_load(text), overrides, where), where), str(where))
 
 

@@ -17,6 +17,7 @@ from rl_core.models.locate import locate
 from rl_core.rewards.samples import prompt_text
 from rl_core.tracking.run import RunStatus, TrackingRun
 from rl_core.trainers.base import Trainer
+from rl_core.trainers.learning import warn_of_nothing_learnt
 from rl_core.trainers.progress import ProgressEvent, announce
 from rl_core.trainers.run_folder import RunFolder
 from rl_core.trainers.run_plan import reopen_tracking
@@ -138,6 +139,7 @@ class TrainingSession:
         with self.folder.publish_checkpoint(iteration, state, training.keep_last, best) as building:
             trainer.save(str(building))
         self._iteration = iteration
+        warn_of_nothing_learnt(self.recipe, steps, f"train-iteration {iteration}")
         return receipt
 
     def _trainer_at(self, iteration: int) -> Trainer:

@@ -16,7 +16,7 @@ from rl_core.algorithms.metrics import Metric, MetricKind
 from rl_core.data_proto import DataProto
 from rl_core.dispatch import Collect, Dispatch, Execute, distributed, num_real_rows
 from rl_core.distributed.refs import fetched_bytes
-from rl_core.errors import DataError
+from rl_core.errors import DataError, RLTrainError
 from rl_core.rank_info import RankInfo
 
 WIDTH = 1000
@@ -192,6 +192,10 @@ class Saboteur:
         """One of the project's own errors."""
         if self.rank == rank:
             raise DataError("train.jsonl:17 field reward_spec: missing ground_truth")
+
+    def raise_kind(self, kind: type[RLTrainError], after: BaseException | None) -> None:
+        """One of the project's own errors, on every rank. Args: after: what it came of."""
+        raise kind("the disk is full") from after
 
     def exhaust(self, rank: int, how: str) -> None:
         """Run out of memory for real, under a limit on the address space."""

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator
 import psutil
 import pytest
 
+from flows.local_run import interruptible
 from rl_core.distributed import Block, DevicePool, Remote, placement, remote
-from rl_core.errors import DataError, WorkerDied, WorkerError, WorkerHung, WorkerOutOfMemory
+from rl_core.errors import DataError, RLTrainError, WorkerDied, WorkerError, WorkerHung, WorkerOutOfMemory
 from tests.distributed.components import Saboteur
 from tests.processes import still_running
 
@@ -65,6 +66,36 @@ def test_the_projects_own_errors_arrive_as_themselves_with_their_place(patient: 
     notes = "\n".join(caught.value.__notes__)
     assert "raised by rank 0 (Saboteur-0.refuse" in notes
     assert "in refuse" in notes
+
+
+def kinds_of(kind: type[RLTrainError]) -> list[type[RLTrainError]]:
+    """An error class and all below it that `rl_core/errors.py` defines."""
+    below = [one for child in kind.__subclasses__() for one in kinds_of(child)]
+    return [kind, *below] if kind.__module__ == RLTrainError.__module__ else below
+
+
+@pytest.mark.parametrize("after", [None, OSError("no space left")], ids=["alone", "chained"])
+@pytest.mark.parametrize("kind", kinds_of(RLTrainError))
+def test_every_error_of_a_worker_ends_a_run_as_itself(
+    patient: tuple[Block, Remote], kind: type[RLTrainError], after: BaseException | None
+):
+    with pytest.raises(kind) as caught, interruptible():
+        patient[1].raise_kind(kind, after)
+    error = caught.value
+    assert type(error) is kind
+    assert str(error) == "the disk is full"
+    chain = list(chained(error))
+    assert len(chain) == len({id(one) for one in chain}), "a circle of causes"
+    assert "(Saboteur-0.raise_kind, pid" in "\n".join(error.__notes__)
+
+
+def chained(error: BaseException | None) -> Iterator[BaseException]:
+    """The causes as whoever prints an error follows them, as far as the second round of a circle."""
+    for _ in range(20):
+        if error is None:
+            return
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def test_a_constructor_that_raises_is_reported_like_a_method(ray_cluster: None):

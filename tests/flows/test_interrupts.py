@@ -38,3 +38,17 @@ def test_an_error_that_came_of_an_interrupt_is_one(lost: BaseException) -> None:
 def test_an_error_without_a_signal_is_that_error() -> None:
     with pytest.raises(ValueError, match="no signal"), interruptible():
         raise ValueError("no signal")
+
+
+@pytest.mark.parametrize("interrupted", [True, False])
+@pytest.mark.parametrize("length", [1, 2, 3])
+@pytest.mark.parametrize("link", ["__cause__", "__context__"])
+def test_a_circle_of_causes_is_followed_once(link: str, length: int, interrupted: bool) -> None:
+    circle = [ValueError(f"number {number}") for number in range(length)]
+    for error, next_error in zip(circle, [*circle[1:], circle[0]], strict=True):
+        setattr(error, link, next_error)
+    if interrupted:
+        other = {"__cause__": "__context__", "__context__": "__cause__"}[link]
+        setattr(circle[-1], other, KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt if interrupted else ValueError), interruptible():
+        raise circle[0]

@@ -56,6 +56,11 @@ def test_groups_are_runs_of_siblings(grpo: StageAlgorithm):
     assert signs == [0.0, 0.0, -1.0, 1.0]
 
 
+def test_rows_that_the_rewards_teach_nothing_are_counted(grpo: StageAlgorithm):
+    batch = rollout([1.0, 1.0, 0.0, 1.0, 9.0, 9.0], [False] * 4 + [True] * 2)
+    assert add_advantages(grpo, batch, by_adjacency(6, 2))["zero_advantage_share"] == 0.5
+
+
 def test_a_rollout_of_failures_only_is_refused_with_the_first_reason(grpo: StageAlgorithm):
     with pytest.raises(RewardError, match=r"every row .* without a verdict; first: ValueError: broken"):
         add_advantages(grpo, rollout([0.0, 0.0], [True, True]), by_adjacency(2, 2))

@@ -93,6 +93,8 @@ class AdvantageEstimator(ABC):
 
     needs_critic: ClassVar[bool] = False
     """Whether `values_BT` must be given."""
+    needs_siblings: ClassVar[bool] = False
+    """Whether a row of which the group holds no other has advantage 0, and learns nothing."""
     needs_greedy_baseline: ClassVar[bool] = False
     """Whether `greedy_rewards_B` must be given."""
     needs_sum_squared_probs: ClassVar[bool] = False

@@ -4,7 +4,7 @@ is whitened over all actions. Normalising the sum instead would let the part wit
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
@@ -29,6 +29,7 @@ class GdpoAdvantage(AdvantageEstimator):
         """The weight of each part by its key; 1 where absent. Empty takes every part there is."""
 
     config: Config
+    needs_siblings: ClassVar[bool] = True
 
     def per_action(self, inputs: AdvantageInputs, groups: Groups) -> Tensor:
         """[B, T]: whiten(sum_k w_k grpo(r_k)). Raises: RewardError when a weighted part is missing."""

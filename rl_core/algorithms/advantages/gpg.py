@@ -5,7 +5,7 @@ The factor keeps the gradient's size when many groups are all wrong and teach no
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from rl_core.algorithms.advantages.base import AdvantageInputs, RowEstimator, advantage_estimators
 from rl_core.algorithms.advantages.groups import Groups
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 @advantage_estimators.register("gpg")
 class GpgAdvantage(RowEstimator):
     """Centred rewards, scaled up by the share of rows that earned nothing."""
+
+    needs_siblings: ClassVar[bool] = True
 
     def per_row(self, inputs: AdvantageInputs, groups: Groups) -> Tensor:
         """[B]."""

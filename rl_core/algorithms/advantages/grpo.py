@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from rl_core.algorithms.advantages.base import AdvantageInputs, RowEstimator, advantage_estimators
 from rl_core.algorithms.advantages.groups import Groups
@@ -52,6 +52,7 @@ class GrpoAdvantage(RowEstimator):
         """Over which rows the standard deviation is taken."""
 
     config: Config
+    needs_siblings: ClassVar[bool] = True
 
     def per_row(self, inputs: AdvantageInputs, groups: Groups) -> Tensor:
         """[B], as `grpo`."""

@@ -6,7 +6,7 @@ approximated to the order of the group's size. Meant for rewards of 0 and 1; a g
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
@@ -28,6 +28,7 @@ class MaxrlAdvantage(RowEstimator):
         """Added to the mean."""
 
     config: Config
+    needs_siblings: ClassVar[bool] = True
 
     def per_row(self, inputs: AdvantageInputs, groups: Groups) -> Tensor:
         """[B]."""

@@ -4,7 +4,7 @@ with its length: the mean of the group's rewards, weighted by length.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from rl_core.algorithms.advantages.base import AdvantageInputs, RowEstimator, advantage_estimators
 from rl_core.algorithms.advantages.groups import Groups
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 @advantage_estimators.register("opo")
 class OpoAdvantage(RowEstimator):
     """Rewards against the group's length-weighted mean."""
+
+    needs_siblings: ClassVar[bool] = True
 
     def per_row(self, inputs: AdvantageInputs, groups: Groups) -> Tensor:
         """[B]: R - sum(length R) / sum(length) over the group; 0 in a flat group."""

@@ -21,6 +21,7 @@ class OptimalTokenBaselineAdvantage(AdvantageEstimator):
     """Returns against the baseline of least variance, action by action."""
 
     needs_sum_squared_probs: ClassVar[bool] = True
+    needs_siblings: ClassVar[bool] = True
 
     def per_action(self, inputs: AdvantageInputs, groups: Groups) -> Tensor:
         """[B, T]; 0 where no sibling acts at the same place."""

@@ -10,7 +10,7 @@ right rows (1 - p) / sigma, wrong rows (1 - p - C(W-1,k-1)/C(N-1,k-1)) / sigma.
 from __future__ import annotations
 
 from math import comb, sqrt
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
@@ -33,6 +33,7 @@ class GrpoPasskAdvantage(RowEstimator):
         """Divide by the group's standard deviation."""
 
     config: Config
+    needs_siblings: ClassVar[bool] = True
 
     def per_row(self, inputs: AdvantageInputs, groups: Groups) -> Tensor:
         """[B]: r_max - r_2nd for the best row, which is 0 when two share the lead; 0 in a group of one."""
@@ -62,6 +63,7 @@ class PassAtKAdvantage(RowEstimator):
         """A reward of at least this is right."""
 
     config: Config
+    needs_siblings: ClassVar[bool] = True
 
     def per_row(self, inputs: AdvantageInputs, groups: Groups) -> Tensor:
         """[B]; 0 in a group that is all right or all wrong, or has fewer wrong rows than k."""

@@ -7,7 +7,7 @@ group's mean, whitened over all actions.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
@@ -61,6 +61,7 @@ class ReinforcePlusPlusBaselineAdvantage(AdvantageEstimator):
         """The conventions of the whitening."""
 
     config: Config
+    needs_siblings: ClassVar[bool] = True
 
     def per_action(self, inputs: AdvantageInputs, groups: Groups) -> Tensor:
         """[B, T]."""

@@ -5,7 +5,7 @@ A group of one has advantage 0.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from rl_core.algorithms.advantages.base import AdvantageInputs, RowEstimator, advantage_estimators
 from rl_core.algorithms.advantages.groups import Groups
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 @advantage_estimators.register("rloo")
 class RlooAdvantage(RowEstimator):
     """Rewards against the mean of the group's other rows."""
+
+    needs_siblings: ClassVar[bool] = True
 
     def per_row(self, inputs: AdvantageInputs, groups: Groups) -> Tensor:
         """[B]: R minus the mean of the others."""

@@ -1,0 +1,179 @@
+"""Clients of MLflow, and the database file of a home: it is whole, or it is not there.
+
+MLflow makes a database where there is none, table by table over some seconds. Killed meanwhile, or with company, it
+leaves a file that no later command can use. So the file is made in a folder beside its place, by one process while
+others wait, and renamed into place; and a file that is not whole is named before MLflow touches it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rl_core.data.atomic import storage_error, sync_path
+from rl_core.data.lock import OutputLock
+from rl_core.errors import StorageError
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+BUSY_S = 60.0
+"""How long a look into the file waits for those who write to it."""
+_whole: set[tuple[Path, int]] = set()
+"""Files, with their inodes, that this process has found whole."""
+
+
+def tracking_client(tracking_uri: str) -> MlflowClient:
+    """A client whose registry is the tracking database itself.
+
+    Raises: StorageError when the database is a file that cannot be made or used.
+    """
+    from mlflow import MlflowClient
+
+    ensure_database(tracking_uri)
+    return MlflowClient(tracking_uri=tracking_uri, registry_uri=tracking_uri)
+
+
+def ensure_database(tracking_uri: str) -> None:
+    """Make the database file of `tracking_uri` where there is none. A server, or another database, is left alone.
+
+    Raises: StorageError when it cannot be made, or what is there is not a whole database of this MLflow.
+    """
+    path = database_file(tracking_uri)
+    if path is None:
+        return
+    if not _has_content(path):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StorageError(f"cannot make the folder {path.parent} of the MLflow database: {error}") from error
+        with OutputLock(_lock_file(path)):
+            if not _has_content(path):
+                _make(path)
+    elif (path, path.stat().st_ino) not in _whole and (fault := fault_of(path)) is not None:
+        raise StorageError(f"{fault.found}; {fault.mend}")
+    _whole.add((path, path.stat().st_ino))
+
+
+@contextmanager
+def one_at_a_time(tracking_uri: str) -> Iterator[None]:
+    """For the block, other processes that ask for the same database file wait; a server is not locked."""
+    ensure_database(tracking_uri)
+    path = database_file(tracking_uri)
+    if path is None:
+        yield
+        return
+    with OutputLock(_lock_file(path)):
+        yield
+
+
+def database_file(tracking_uri: str) -> Path | None:
+    """The SQLite file that a tracking URI names; None for a server, another database, or one in memory."""
+    from sqlalchemy.engine import make_url
+
+    if not tracking_uri.startswith("sqlite"):
+        return None
+    named = make_url(tracking_uri).database
+    return None if named in (None, "", ":memory:") else Path(named).absolute()
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Why a database file cannot be used."""
+
+    found: str
+    """What is wrong."""
+    mend: str
+    """What to do about it."""
+
+
+def fault_of(path: Path) -> Fault | None:
+    """What is wrong with a database file that is there; None when nothing is."""
+    try:
+        with closing(sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True, timeout=BUSY_S)) as database:
+            found, used = _revisions(database), _is_used(database)
+    except sqlite3.Error as error:
+        return Fault(f"{path} cannot be read as an MLflow database ({error})", "restore a copy of it, or move it away")
+    head, known = _revisions_of_mlflow()
+    if found == [head]:
+        return None
+    state = f"schema {', '.join(found) or 'none'}, where this MLflow has {head}"
+    if not used:
+        made = f"{path} was left half made by a process that ended early ({state}); no run is in it"
+        return Fault(made, f"remove it (rm {path}), and the next command makes a new one")
+    if set(found) <= known:
+        upgrade = f"mlflow db upgrade sqlite:///{path}"
+        return Fault(f"{path} is of an older MLflow ({state})", f"copy the file, then run: {upgrade}")
+    return Fault(f"{path} is of another MLflow ({state})", "install the MLflow that wrote it, or a newer one")
+
+
+def _make(path: Path) -> None:
+    """Make a whole database and put it in its place. The lock is held."""
+    from mlflow.exceptions import MlflowException
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+    from sqlalchemy.exc import SQLAlchemyError
+
+    building = path.with_name(f".build-{path.name}")
+    try:
+        shutil.rmtree(building, ignore_errors=True)  # of a builder that was killed
+        building.mkdir()
+        made = building / path.name
+        store = SqlAlchemyStore(f"sqlite:///{made}", str(path.parent / "mlflow-artifacts"))
+        store.engine.dispose()
+        sync_path(made)
+        for of_another in ("-journal", "-wal", "-shm"):
+            # Left beside a database that was removed; SQLite would play it back into the new one.
+            path.with_name(path.name + of_another).unlink(missing_ok=True)
+        os.replace(made, path)
+        sync_path(path.parent)
+    except OSError as error:
+        raise storage_error(path, error) from error
+    except (SQLAlchemyError, MlflowException) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise StorageError(f"cannot make the MLflow database {path}: {reason}") from error
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+
+
+def _lock_file(path: Path) -> Path:
+    return path.with_name(f".{path.name}.lock")
+
+
+def _has_content(path: Path) -> bool:
+    """SQLite leaves an empty file where a database was opened and nothing was written."""
+    return path.is_file() and path.stat().st_size > 0
+
+
+def _revisions(database: sqlite3.Connection) -> list[str]:
+    """What the database says its schema is; a whole one says one revision."""
+    if not _has_table(database, "alembic_version"):
+        return []
+    return [row[0] for row in database.execute("SELECT version_num FROM alembic_version ORDER BY 1")]
+
+
+def _is_used(database: sqlite3.Connection) -> bool:
+    """Whether anything was recorded."""
+    tables = [table for table in ("runs", "registered_models") if _has_table(database, table)]
+    return any(database.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone() for table in tables)
+
+
+def _has_table(database: sqlite3.Connection, name: str) -> bool:
+    wanted = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
+    return database.execute(wanted, (name,)).fetchone() is not None
+
+
+def _revisions_of_mlflow() -> tuple[str, set[str]]:
+    """The schema that the installed MLflow writes, and all that it knows."""
+    import mlflow
+    from alembic.script import ScriptDirectory
+
+    scripts = ScriptDirectory(str(Path(mlflow.__file__).parent / "store" / "db_migrations"))
+    head = scripts.get_current_head()
+    assert head is not None
+    return head, {script.revision for script in scripts.walk_revisions()}

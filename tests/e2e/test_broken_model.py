@@ -1,0 +1,25 @@
+"""A model folder that is not whole ends a run within seconds, with one sentence and the code of a user's error."""
+
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.e2e.conftest import Run
+
+PROMPT_S = 90
+"""Far beyond what a run takes to start its workers, and far below the limit of these tests."""
+
+
+def test_a_model_without_its_weights_file_ends_the_run_at_once(
+    start: Callable[..., Run], tiny_recipe: Path, tiny_model_dir: Path, tmp_path: Path
+):
+    model = shutil.copytree(tiny_model_dir, tmp_path / "half-a-model")
+    (model / "model.safetensors").unlink()
+    began = time.monotonic()
+    run = start(tiny_recipe, tmp_path / "home", f"model.path={model}")
+    assert run.finish() == 2, run.output
+    assert time.monotonic() - began < PROMPT_S
+    last = run.lines[-1]
+    assert last.startswith(f"error: model.path {model}: cannot be loaded as a causal language model"), run.output
+    assert "Traceback" not in run.output
