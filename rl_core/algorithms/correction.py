@@ -3,7 +3,7 @@
 With D = log pi_old - log pi_rollout the loss of an action is weighed by w = exp(D), taken per action, per row (the
 product over its actions) or per row as a geometric mean. `truncate` caps w (TIS, fengyao.notion.site/off-policy-rl);
 `mask` drops what lies outside a range (IcePop, arXiv 2510.18855). Rows or actions can also be rejected by an estimate
-of KL(rollout, trainer): k1 = -D, k2 = D^2/2, k3 = e^D - D - 1. What is dropped still counts in the denominators.
+of KL(rollout, trainer): k1 = -D, k2 = D^2/2, k3 = min(e^D - D - 1, 10). What is dropped still counts in the denominators.
 """
 
 from __future__ import annotations
@@ -52,7 +52,19 @@ class RejectionConfig(BaseModel):
     lower: float | None = None
     """Reject below this; only k1 can be negative."""
     upper: float = 1e-3
-    """Reject above this."""
+    """Reject above this; k3 of an action, and its mean over a row, is 10 at most."""
+
+    @model_validator(mode="after")
+    def _bound_can_be_passed(self) -> RejectionConfig:
+        per_row_sum = self.level is CorrectionLevel.SEQUENCE
+        if self.kind is KlKind.K3 and self.upper >= terms.K3_LIMIT and not per_row_sum:
+            raise ValueError(
+                f"correction.reject.upper {self.upper} rejects nothing, since k3 is {terms.K3_LIMIT:g} at most; use a "
+                "smaller one, or kind: k2"
+            )
+        if self.lower is not None and self.lower > self.upper:
+            raise ValueError(f"correction.reject.lower {self.lower} lies above correction.reject.upper {self.upper}")
+        return self
 
 
 class CorrectionConfig(BaseModel):
