@@ -81,13 +81,16 @@ def dump_recipe(recipe: Recipe) -> str:
 
 def _check_plugins(recipe: Recipe) -> None:
     from rl_core.algorithms import algorithms
+    from rl_core.algorithms.requirements import check_multi_update, named
     from rl_core.algorithms.steps import check_serves_steps
     from rl_core.algorithms.tokens import check_serves_tokens
     from rl_core.algorithms.trees import check_serves_tracks
     from rl_core.envs.registration import config_class, own_options, spec
     from rl_core.rewards import Modality, resolve_scorers
 
+    updates = recipe.training.num_updates_per_batch, recipe.training.num_epochs
     algorithm_cls, algorithm_config = algorithms.resolve(recipe.algorithm, "algorithm")
+    check_multi_update(algorithm_cls(algorithm_config), *updates, named(recipe))
     produced = Modality.TEXT
     if recipe.domain not in (Domain.DIFFUSION, Domain.PREFERENCE):
         check_serves_tokens(algorithm_cls(algorithm_config), recipe)
@@ -98,6 +101,7 @@ def _check_plugins(recipe: Recipe) -> None:
         block = "" if painter is recipe else f"{'tracks' if recipe.unified is None else 'unified'}.images."
         painter_cls, painter_config = algorithms.resolve(painter.algorithm, f"{block}algorithm")
         check_serves_steps(painter_cls(painter_config), painter)
+        check_multi_update(painter_cls(painter_config), *updates, named(painter))
         produced = Modality.VIDEO if recipe.diffusion.num_frames > 1 else Modality.IMAGE
     resolve_scorers(recipe.rewards, produced)
     for env_id, options in recipe.environments.items():

@@ -1,6 +1,8 @@
 """What every section of a recipe is made of."""
 
+from collections.abc import Mapping
 from enum import StrEnum
+from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
@@ -9,6 +11,9 @@ class Section(BaseModel):
     """Base of every recipe section: unknown keys refused, immutable, documented by the string under each field."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    former_keys: ClassVar[Mapping[str, str]] = {}
+    """Keys that were renamed, and what to write instead."""
 
 
 class DType(StrEnum):

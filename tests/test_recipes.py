@@ -21,6 +21,14 @@ class OwnAlgorithm(Grpo):
         """A key no other algorithm has."""
 
 
+class TakesOneStep(Grpo):
+    """A user's class that knows no old policy."""
+
+    def __init__(self, config: Grpo.Config) -> None:
+        super().__init__(config)
+        self.supports_multi_update = False
+
+
 def written(tmp_path: Path, text: str) -> str:
     path = tmp_path / "mine.yaml"
     path.write_text(text, encoding="utf-8")
@@ -175,7 +183,49 @@ def test_a_placement_that_cuts_or_packs_a_model_that_sees_is_refused(overrides: 
 
 
 def test_rows_that_do_not_divide_are_refused_with_the_numbers():
-    message = refusal("text", "rollout.samples_per_prompt=3", "training.num_mini_batches=5")
-    assert "= 24 rows do not divide into num_mini_batches x num_devices = 5 equal parts" in message
+    message = refusal("text", "rollout.samples_per_prompt=3", "training.num_updates_per_batch=5")
+    assert "= 24 rows do not divide into num_updates_per_batch x num_devices = 5 equal parts" in message
+    message = refusal("mpo", "training.prompts_per_step=3", "training.num_updates_per_batch=2")
+    assert "prompts_per_step = 3 pairs do not divide into num_updates_per_batch x num_devices = 2" in message
     message = refusal("text", "placement.num_devices=16")
     assert "prompts_per_step = 8 must be a multiple of num_devices = 16" in message
+
+
+@pytest.mark.parametrize("key", ["num_updates_per_batch", "num_epochs"])
+@pytest.mark.parametrize(
+    ("recipe", "algorithm", "name"),
+    [
+        ("text", "algorithm={name: gpg}", "gpg"),
+        ("text", "algorithm={name: grpo, loss: {name: reinforce}}", "grpo"),
+        ("text", "algorithm={name: ppo, loss: {name: reinforce}}", "ppo"),
+        ("vision", "algorithm={name: gpg}", "gpg"),
+        ("scale/sd3-nft-ocr", "algorithm.beta=1", "diffusion_nft"),
+        ("diffusion", "algorithm.loss={name: reinforce}", "flow_grpo"),
+        ("pe", "algorithm={name: gpg}", "gpg"),
+        ("pe", "tracks.images.algorithm.loss={name: reinforce}", "flow_grpo"),
+        ("unified", "algorithm={name: gpg}", "gpg"),
+        ("unified", "unified.images.algorithm.loss={name: reinforce}", "flow_grpo"),
+        ("text", "algorithm={target: 'tests.test_recipes:TakesOneStep'}", "tests.test_recipes:TakesOneStep"),
+        ("mpo", "algorithm={target: 'tests.test_recipes:TakesOneStep'}", "tests.test_recipes:TakesOneStep"),
+    ],
+)
+def test_several_steps_on_one_rollout_are_refused_where_the_algorithm_takes_one(
+    recipe: str, algorithm: str, name: str, key: str
+):
+    assert load_recipe(recipe, [algorithm])
+    message = refusal(recipe, algorithm, f"training.{key}=2")
+    assert f"training.{key} is 2, but algorithm {name} does not correct for the policy having moved" in message
+
+
+@pytest.mark.parametrize("recipe", ["text", "vision", "diffusion", "pe", "unified", "mpo"])
+def test_several_steps_on_one_rollout_are_taken_where_the_algorithm_corrects(recipe: str):
+    loaded = load_recipe(recipe, ["training.num_updates_per_batch=2", "training.num_epochs=3"])
+    assert loaded.updates_per_step == 6
+
+
+def test_a_key_of_former_days_names_what_to_write_instead():
+    message = refusal("text", "training.num_mini_batches=2")
+    assert message == (
+        "text.yaml: training.num_mini_batches: renamed: use num_updates_per_batch for the optimiser steps one rollout "
+        "is cut into, and num_epochs for passes over all its rows"
+    )
