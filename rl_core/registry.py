@@ -12,17 +12,16 @@ from difflib import get_close_matches
 from threading import RLock
 from typing import Any, Generic, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from rl_core.errors import RecipeError
+from schemas.section import Section
 
 T = TypeVar("T")
 
 
-class PluginConfig(BaseModel):
+class PluginConfig(Section):
     """Base of every plug-in's `Config`: unknown keys are refused, values do not change after loading."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
 def nearest(name: str, known: list[str]) -> str:

@@ -103,7 +103,7 @@ class Recipe(Section):
     """Name of the job: lower case, digits, dashes."""
     domain: Domain = Domain.TEXT
     """Which trainer runs it."""
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, lt=2**31)
     """Seed of data order, sampling and initialisation."""
     model: ModelConfig
     lora: LoraConfig | None = None

@@ -30,8 +30,8 @@ class KlKind(StrEnum):
     K2 = "k2"
     """d^2 / 2: biased as a value, unbiased gradient."""
     K3 = "k3"
-    """min(e^-d + d - 1, 10): never negative, low variance, unbiased but for the bound, beyond which (d under -2.6 or over
-    11) it has no gradient."""
+    """min(e^-d + d - 1, 10): never negative, low variance, unbiased but for the bound, beyond which
+    (d under -2.6 or over 11) it has no gradient."""
     EXACT = "exact"
     """Stated by the policy itself, where it can: between Gaussian denoising steps there is a closed form."""
 
@@ -107,8 +107,8 @@ def kl_penalty(
 ) -> Tensor:
     """The KL estimate per action, [B, T]; `straight_through` keeps its value and takes the gradient of k2.
 
-    k3 is bounded as verl bounds it, wherever it is used; TRL leaves it unbounded. The gradient of k2 is d itself, so that
-    with `straight_through` an action beyond the bound is still drawn back to the reference.
+    k3 is bounded as verl bounds it, wherever it is used; TRL leaves it unbounded. The gradient of k2 is
+    d itself, so that with `straight_through` an action beyond the bound is still drawn back to the reference.
 
     Raises: ValueError for `exact`, which no log-probability can give.
     """

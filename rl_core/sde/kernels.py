@@ -47,8 +47,10 @@ def flow_step(
     generator: Generators = None,
     next_sample: Tensor | None = None,
 ) -> Step:
-    """Flow-GRPO (arXiv 2505.05470 eq. 9): a = eta sqrt(sigma / (1 - sigma)), infinite at sigma = 1, where the denominator
-    is 1 - sigma_first, of the schedule's second level, as in the authors' code: a = eta / sqrt(1 - sigma_first).
+    """Flow-GRPO (arXiv 2505.05470 eq. 9): a = eta sqrt(sigma / (1 - sigma)), infinite at sigma = 1.
+
+    There the denominator is that of the schedule's second level, sigma_first, as in the authors' code:
+    a = eta / sqrt(1 - sigma_first).
 
     mean = x (1 + a^2 dt / (2 sigma)) + v (1 + a^2 (1 - sigma) / (2 sigma)) dt; std = a sqrt(-dt).
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -28,10 +28,10 @@ class SegmentStack(ABC):
     micro-batches and rank count. Rows without a set `response_mask` take no part; the algorithm's `rows_per_unit`
     adjacent rows stay in one micro-batch.
 
-    Args: micro_batch_size: rows of a pass; unset leaves it to the stack. num_updates_per_batch: disjoint mini-batches of
-    the shard, an optimiser step for each. num_epochs: passes over all of them. skip_zero_advantages: leave rows whose
-    advantages are all 0 out of the passes, where the algorithm says that they change nothing; they still count in the
-    denominators. max_length: the constant of `seq-mean-token-sum-norm`; unset takes the width of each rollout.
+    Args: micro_batch_size: rows of a pass; unset leaves it to the stack. num_updates_per_batch: disjoint mini-batches
+    of the shard, an optimiser step for each. num_epochs: passes over all of them. skip_zero_advantages: leave rows
+    whose advantages are all 0 out of the passes, where the algorithm says that they change nothing; they still count
+    in the denominators. max_length: the constant of `seq-mean-token-sum-norm`; unset takes the width of each rollout.
     """
 
     needs_advantages: ClassVar[bool] = True

@@ -4,8 +4,8 @@ act at their t-th action, A_it = G_it - B_t.
 G is the return from there on, W_it the sum over the row's actions up to t of 1 - 2 pi + sum_v pi_v^2, the squared
 length of the log-probability's gradient with respect to the logits. Actions are counted without gaps.
 
-Where the longest reply of a group has no sibling left, it would be its own baseline and A = 0 whatever its reward; there
-B_t = 0, so that the tail learns from its return. A group with one acting row has no baseline at all, and advantage 0.
+Where the longest reply of a group has no sibling left, it would be its own baseline, and A = 0 whatever its reward.
+There B_t = 0, so that the tail learns from its return. A group of one acting row has no baseline, and advantage 0.
 """
 
 from __future__ import annotations
