@@ -69,6 +69,19 @@ def parse_recipe(values: dict[str, Any], where: str = "recipe") -> Recipe:
     return recipe
 
 
+def recorded_values(values: dict[str, Any]) -> dict[str, Any]:
+    """The values of a recipe that a run wrote down, in the present keys.
+
+    Registered models and reports outlive a key's name: until `training.num_epochs` there was, passes over all rows were
+    `num_updates_per_batch`, and mini-batches `num_mini_batches`.
+    """
+    training = dict(values.get("training") or {})
+    if "num_mini_batches" in training:
+        training["num_epochs"] = training.get("num_updates_per_batch", 1)
+        training["num_updates_per_batch"] = training.pop("num_mini_batches")
+    return {**values, "training": training}
+
+
 def shown_values(recipe: Recipe) -> dict[str, Any]:
     """The fully resolved recipe as plain values, without passwords and tokens: what may be written down."""
     return redact_values(recipe.model_dump(mode="json"))

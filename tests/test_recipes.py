@@ -6,7 +6,7 @@ import pytest
 
 from rl_core.algorithms.presets import Grpo
 from rl_core.errors import RecipeError
-from rl_core.recipes import dump_recipe, load_recipe, profile_names, recipe_names
+from rl_core.recipes import dump_recipe, load_recipe, parse_recipe, profile_names, recipe_names, recorded_values
 
 MINIMAL = "name: mine\nmodel: {path: some/model}\ndata: {train: [a.jsonl], eval: [b.jsonl]}\n"
 
@@ -229,3 +229,12 @@ def test_a_key_of_former_days_names_what_to_write_instead():
         "text.yaml: training.num_mini_batches: renamed: use num_updates_per_batch for the optimiser steps one rollout "
         "is cut into, and num_epochs for passes over all its rows"
     )
+
+
+def test_what_an_earlier_run_wrote_down_is_read_in_the_present_keys():
+    training = {"num_iterations": 3, "num_mini_batches": 2, "num_updates_per_batch": 4}
+    values = {**load_recipe("text").model_dump(mode="json"), "training": training}
+    read = parse_recipe(recorded_values(values)).training
+    assert (read.num_iterations, read.num_updates_per_batch, read.num_epochs) == (3, 2, 4)
+    recipe = load_recipe("text", ["training.num_updates_per_batch=2", "training.num_epochs=3"])
+    assert parse_recipe(recorded_values(recipe.model_dump(mode="json"))) == recipe
