@@ -69,6 +69,19 @@ def parse_recipe(values: dict[str, Any], where: str = "recipe") -> Recipe:
     return recipe
 
 
+def recorded_values(values: dict[str, Any]) -> dict[str, Any]:
+    """The values of a recipe that a run wrote down, in the present keys.
+
+    Registered models and reports outlive a key's name: until `training.num_epochs` there was, passes over all rows were
+    `num_updates_per_batch`, and mini-batches `num_mini_batches`.
+    """
+    training = dict(values.get("training") or {})
+    if "num_mini_batches" in training:
+        training["num_epochs"] = training.get("num_updates_per_batch", 1)
+        training["num_updates_per_batch"] = training.pop("num_mini_batches")
+    return {**values, "training": training}
+
+
 def shown_values(recipe: Recipe) -> dict[str, Any]:
     """The fully resolved recipe as plain values, without passwords and tokens: what may be written down."""
     return redact_values(recipe.model_dump(mode="json"))
@@ -81,6 +94,7 @@ def dump_recipe(recipe: Recipe) -> str:
 
 def _check_plugins(recipe: Recipe) -> None:
     from rl_core.algorithms import algorithms
+    from rl_core.algorithms.requirements import check_multi_update, named
     from rl_core.algorithms.siblings import check_siblings
     from rl_core.algorithms.steps import check_serves_steps
     from rl_core.algorithms.tokens import check_serves_tokens
@@ -88,7 +102,9 @@ def _check_plugins(recipe: Recipe) -> None:
     from rl_core.envs.registration import config_class, own_options, spec
     from rl_core.rewards import Modality, resolve_scorers
 
+    updates = recipe.training.num_updates_per_batch, recipe.training.num_epochs
     algorithm_cls, algorithm_config = algorithms.resolve(recipe.algorithm, "algorithm")
+    check_multi_update(algorithm_cls(algorithm_config), *updates, named(recipe))
     produced = Modality.TEXT
     if recipe.domain not in (Domain.DIFFUSION, Domain.PREFERENCE):
         check_serves_tokens(algorithm_cls(algorithm_config), recipe)
@@ -99,6 +115,7 @@ def _check_plugins(recipe: Recipe) -> None:
         block = "" if painter is recipe else f"{'tracks' if recipe.unified is None else 'unified'}.images."
         painter_cls, painter_config = algorithms.resolve(painter.algorithm, f"{block}algorithm")
         check_serves_steps(painter_cls(painter_config), painter)
+        check_multi_update(painter_cls(painter_config), *updates, named(painter))
         produced = Modality.VIDEO if recipe.diffusion.num_frames > 1 else Modality.IMAGE
     check_siblings(recipe)
     resolve_scorers(recipe.rewards, produced)

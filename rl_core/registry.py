@@ -12,18 +12,17 @@ from difflib import get_close_matches
 from threading import RLock
 from typing import Any, Generic, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from rl_core.errors import RecipeError
 from rl_core.own_packages import hidden_module
+from schemas.section import Section
 
 T = TypeVar("T")
 
 
-class PluginConfig(BaseModel):
+class PluginConfig(Section):
     """Base of every plug-in's `Config`: unknown keys are refused, values do not change after loading."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
 def nearest(name: str, known: list[str]) -> str:
@@ -43,9 +42,10 @@ def describe_validation_error(error: ValidationError, where: str, model: type[Ba
         place = ".".join([*([where] if where else []), *loc])
         stated = f"{place}: " if place else ""
         if problem["type"] == "extra_forbidden":
-            lines.append(
-                f"{stated}unknown key{nearest(loc[-1], [*_keys_at(model, loc[:-1]), *(also if len(loc) == 1 else ())])}"
-            )
+            section = _section_at(model, loc[:-1])
+            known = [*section.model_fields, *(also if len(loc) == 1 else ())]
+            renamed = getattr(section, "former_keys", {}).get(loc[-1])
+            lines.append(f"{stated}renamed: {renamed}" if renamed else f"{stated}unknown key{nearest(loc[-1], known)}")
         elif problem["type"] == "missing":
             lines.append(f"{stated}missing; this key must be given")
         elif problem["type"] == "value_error":
@@ -56,14 +56,14 @@ def describe_validation_error(error: ValidationError, where: str, model: type[Ba
     return "\n".join(lines)
 
 
-def _keys_at(model: type[BaseModel], loc: list[str]) -> list[str]:
-    """The keys of the section at `loc`; of `model` itself where the way leads through no section."""
+def _section_at(model: type[BaseModel], loc: list[str]) -> type[BaseModel]:
+    """The section at `loc`; `model` itself where the way leads through no section."""
     section = model
     for key in loc:
         field = section.model_fields.get(key)
         options = [field.annotation, *get_args(field.annotation)] if field else []
         section = next((one for one in options if isinstance(one, type) and issubclass(one, BaseModel)), section)
-    return list(section.model_fields)
+    return section
 
 
 def import_target(target: str) -> type[Any]:

@@ -1,6 +1,6 @@
 """The recipe's `data` block: where rows come from, and in which order they are trained on."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -25,7 +25,7 @@ class DataConfig(Section):
     `{digits: ...}`, `{lettering: ...}` and `{oddities: ...}` for prompts of diffusion models."""
     eval: list[str | dict[str, Any]] = Field(min_length=1)
     """Held-out rows, written like `train`; a training row that asks what one of them asks is refused."""
-    blend: dict[str, float] | None = None
+    blend: dict[str, Annotated[float, Field(gt=0)]] | None = None
     """Share of each `data_source` in what is trained on, as weights; unset takes all rows alike."""
     curriculum: CurriculumConfig | None = None
     """Draw prompts by how often their replies were right; unset takes each once per epoch. Excludes `blend`."""

@@ -4,6 +4,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from schemas.numbers import Seconds
 from schemas.section import Section
 
 ROWS_OF_A_PASS = 8
@@ -44,7 +45,7 @@ class PlacementConfig(Section):
     """So many consecutive devices lie on one node; unset packs them as Ray finds room."""
     workers_per_device: int = Field(default=1, ge=1)
     """Processes that may share a device; more than 1 where components run beside each other on it."""
-    collective_timeout_s: float = Field(default=600.0, gt=0)
+    collective_timeout_s: Seconds = Field(default=600.0, gt=0)
     """How long ranks may wait for a sibling before the step ends as hung, naming it."""
     ray_address: str | None = None
     """A running cluster; unset starts a private one that ends with the run."""

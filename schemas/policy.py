@@ -1,11 +1,14 @@
 """The recipe's blocks about one trained model: its weights, its adapters and averages, its optimiser."""
 
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
 from schemas.section import DType, Section
+
+Decay = Annotated[float, Field(ge=0, lt=1)]
+"""Of a moving average."""
 
 
 class FSDPMode(StrEnum):
@@ -165,13 +168,13 @@ class FSDPConfig(Section):
 class OptimizerConfig(Section):
     """AdamW."""
 
-    learning_rate: float = Field(default=1e-5, gt=0)
+    learning_rate: float = Field(default=1e-5, gt=0, le=1)
     """Peak learning rate."""
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: tuple[Decay, Decay] = (0.9, 0.999)
     """Decay of the first and second moment."""
-    eps: float = Field(default=1e-8, gt=0)
+    eps: float = Field(default=1e-8, gt=0, le=1)
     """Added to the denominator."""
-    weight_decay: float = Field(default=0.0, ge=0)
+    weight_decay: float = Field(default=0.0, ge=0, le=100)
     """Decoupled weight decay."""
 
 

@@ -59,7 +59,7 @@ class PairSource(Section):
     """Instead of a path: pairs that are made."""
     num_rows: int = Field(default=400, ge=4)
     """With `fixture`: how many to make."""
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, lt=2**31)
     """With `fixture`: the same seed makes the same pairs."""
     split: Literal["train", "eval"] | None = None
     """Keep one side of a split by question and images, so that pairs about the same never lie on both; unset keeps

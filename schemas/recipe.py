@@ -4,8 +4,9 @@ Plug-in blocks (`algorithm`, `rewards`, `environments`) stay mappings here and a
 `Config` when the recipe is loaded (`rl_core.recipes`), since schemas import nothing from above.
 """
 
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import Field, model_validator
 
@@ -50,7 +51,16 @@ class Domain(StrEnum):
 
 
 class TrainingConfig(Section):
-    """How long to train, and in what portions."""
+    """How long to train, and in what portions.
+
+    More than one optimiser step per rollout needs an algorithm that corrects for the policy having moved
+    (`supports_multi_update`); the old policy is then frozen once, before the first of them.
+    """
+
+    former_keys: ClassVar[Mapping[str, str]] = {
+        "num_mini_batches": "use num_updates_per_batch for the optimiser steps one rollout is cut into, and num_epochs "
+        "for passes over all its rows"
+    }
 
     num_iterations: int = Field(default=4, ge=1)
     """Train-iteration tasks; each ends in a complete checkpoint."""
@@ -58,10 +68,10 @@ class TrainingConfig(Section):
     """Turns of the loop in one iteration."""
     prompts_per_step: int = Field(default=8, ge=1)
     """Different prompts in one rollout."""
-    num_mini_batches: int = Field(default=1, ge=1)
-    """Optimiser steps one rollout is split into."""
     num_updates_per_batch: int = Field(default=1, ge=1)
-    """Passes over one rollout with the old log-probabilities frozen."""
+    """Disjoint mini-batches one rollout is cut into, an optimiser step for each."""
+    num_epochs: int = Field(default=1, ge=1)
+    """Passes over all rows of one rollout, each of `num_updates_per_batch` steps."""
     max_grad_norm: float = Field(default=1.0, gt=0)
     """Gradients are clipped to this global norm."""
     skip_zero_advantages: bool = True
@@ -93,7 +103,7 @@ class Recipe(Section):
     """Name of the job: lower case, digits, dashes."""
     domain: Domain = Domain.TEXT
     """Which trainer runs it."""
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, lt=2**31)
     """Seed of data order, sampling and initialisation."""
     model: ModelConfig
     lora: LoraConfig | None = None
@@ -150,17 +160,19 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _batches_divide(self) -> "Recipe":
-        rows = self.training.prompts_per_step * self.rows_per_prompt
+        # The two answers of a pair stay together.
+        pairs = self.domain is Domain.PREFERENCE
+        units = self.training.prompts_per_step * (1 if pairs else self.rows_per_prompt)
         placed = self.writing.placement
         replicas, name = placed.num_replicas, placed.train_devices_name
         name = "(num_devices - tracks.images.num_devices)" if self.drawing_devices else name
         name = name if replicas == placed.train_devices else f"{name} / (tp_size x sp_size)"
-        parts = self.training.num_mini_batches * replicas
-        if rows % parts:
-            raise ValueError(
-                f"prompts_per_step x {self._rows_per_prompt_name} = {rows} rows do not divide into num_mini_batches x "
-                f"{name} = {parts} equal parts"
-            )
+        parts = self.training.num_updates_per_batch * replicas
+        if units % parts:
+            product = f"prompts_per_step = {units} pairs"
+            if not pairs:
+                product = f"prompts_per_step x samples_per_prompt = {units} rows"
+            raise ValueError(f"{product} do not divide into num_updates_per_batch x {name} = {parts} equal parts")
         if self.training.prompts_per_step % replicas:
             raise ValueError(
                 f"prompts_per_step = {self.training.prompts_per_step} must be a multiple of {name} = "
@@ -344,8 +356,9 @@ class Recipe(Section):
         return 2 if self.domain is Domain.PREFERENCE else self.rollout.samples_per_prompt
 
     @property
-    def _rows_per_prompt_name(self) -> str:
-        return "2 answers" if self.domain is Domain.PREFERENCE else "samples_per_prompt"
+    def updates_per_step(self) -> int:
+        """Optimiser steps that one turn of the loop takes."""
+        return self.training.num_updates_per_batch * self.training.num_epochs
 
     @property
     def registered_name(self) -> str:

@@ -4,6 +4,7 @@ from enum import StrEnum
 
 from pydantic import Field
 
+from schemas.numbers import Seconds
 from schemas.section import Section
 
 
@@ -34,7 +35,7 @@ class RewardServiceConfig(Section):
     """What becomes of rows without a score."""
     max_tries: int = Field(default=3, ge=1)
     """How often a scorer is asked about a sample."""
-    backoff_s: float = Field(default=0.5, ge=0)
+    backoff_s: Seconds = Field(default=0.5, ge=0)
     """Pause before the second try; each further one is twice as long."""
     truncated: Truncation = Truncation.KEEP
     """What becomes of the reward of cut-off replies."""

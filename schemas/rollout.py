@@ -5,6 +5,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from schemas.numbers import Seconds
 from schemas.section import DType, Section
 
 
@@ -77,11 +78,11 @@ class VllmConfig(Section):
 class EpisodeConfig(Section):
     """How environments are waited for."""
 
-    step_timeout_s: float = Field(default=300.0, gt=0)
+    step_timeout_s: Seconds = Field(default=300.0, gt=0)
     """Most time for one call of an environment (its start, a step, its end); a row that takes longer fails."""
-    episode_timeout_s: float = Field(default=1800.0, gt=0)
+    episode_timeout_s: Seconds = Field(default=1800.0, gt=0)
     """Most time for all calls of one episode together, without the policy's own."""
-    patience_s: float = Field(default=1.0, ge=0)
+    patience_s: Seconds = Field(default=1.0, ge=0)
     """How long rows that are ready wait for the environments of others before they are decoded without them. Quicker
     environments make the same batches, and thereby the same samples, in every run."""
     at_once: int = Field(default=64, ge=1)
@@ -103,7 +104,7 @@ class RolloutConfig(Section):
     """Limit per turn."""
     max_context_length: int = Field(default=2048, ge=2)
     """Limit of prompt, replies and observations together; a reply that reaches it is cut off and graded."""
-    temperature: float = Field(default=1.0, gt=0)
+    temperature: float = Field(default=1.0, ge=0.01, le=100)
     """Softmax temperature of sampling; the log-probabilities are those of the tempered distribution."""
     max_delta_log_prob: float | None = Field(default=None, gt=0)
     """Most that the trainer's log-probabilities of a step's tokens may differ from the engine's in the mean; the run

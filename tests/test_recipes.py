@@ -6,7 +6,7 @@ import pytest
 
 from rl_core.algorithms.presets import Grpo
 from rl_core.errors import RecipeError
-from rl_core.recipes import dump_recipe, load_recipe, profile_names, recipe_names
+from rl_core.recipes import dump_recipe, load_recipe, parse_recipe, profile_names, recipe_names, recorded_values
 
 MINIMAL = "name: mine\nmodel: {path: some/model}\ndata: {train: [a.jsonl], eval: [b.jsonl]}\n"
 
@@ -19,6 +19,14 @@ class OwnAlgorithm(Grpo):
 
         sharpness: float = 1.0
         """A key no other algorithm has."""
+
+
+class TakesOneStep(Grpo):
+    """A user's class that knows no old policy."""
+
+    def __init__(self, config: Grpo.Config) -> None:
+        super().__init__(config)
+        self.supports_multi_update = False
 
 
 def written(tmp_path: Path, text: str) -> str:
@@ -175,7 +183,58 @@ def test_a_placement_that_cuts_or_packs_a_model_that_sees_is_refused(overrides: 
 
 
 def test_rows_that_do_not_divide_are_refused_with_the_numbers():
-    message = refusal("text", "rollout.samples_per_prompt=3", "training.num_mini_batches=5")
-    assert "= 24 rows do not divide into num_mini_batches x num_devices = 5 equal parts" in message
+    message = refusal("text", "rollout.samples_per_prompt=3", "training.num_updates_per_batch=5")
+    assert "= 24 rows do not divide into num_updates_per_batch x num_devices = 5 equal parts" in message
+    message = refusal("mpo", "training.prompts_per_step=3", "training.num_updates_per_batch=2")
+    assert "prompts_per_step = 3 pairs do not divide into num_updates_per_batch x num_devices = 2" in message
     message = refusal("text", "placement.num_devices=16")
     assert "prompts_per_step = 8 must be a multiple of num_devices = 16" in message
+
+
+@pytest.mark.parametrize("key", ["num_updates_per_batch", "num_epochs"])
+@pytest.mark.parametrize(
+    ("recipe", "algorithm", "name"),
+    [
+        ("text", "algorithm={name: gpg}", "gpg"),
+        ("text", "algorithm={name: grpo, loss: {name: reinforce}}", "grpo"),
+        ("text", "algorithm={name: ppo, loss: {name: reinforce}}", "ppo"),
+        ("vision", "algorithm={name: gpg}", "gpg"),
+        ("scale/sd3-nft-ocr", "algorithm.beta=1", "diffusion_nft"),
+        ("diffusion", "algorithm.loss={name: reinforce}", "flow_grpo"),
+        ("pe", "algorithm={name: gpg}", "gpg"),
+        ("pe", "tracks.images.algorithm.loss={name: reinforce}", "flow_grpo"),
+        ("unified", "algorithm={name: gpg}", "gpg"),
+        ("unified", "unified.images.algorithm.loss={name: reinforce}", "flow_grpo"),
+        ("text", "algorithm={target: 'tests.test_recipes:TakesOneStep'}", "tests.test_recipes:TakesOneStep"),
+        ("mpo", "algorithm={target: 'tests.test_recipes:TakesOneStep'}", "tests.test_recipes:TakesOneStep"),
+    ],
+)
+def test_several_steps_on_one_rollout_are_refused_where_the_algorithm_takes_one(
+    recipe: str, algorithm: str, name: str, key: str
+):
+    assert load_recipe(recipe, [algorithm])
+    message = refusal(recipe, algorithm, f"training.{key}=2")
+    assert f"training.{key} is 2, but algorithm {name} does not correct for the policy having moved" in message
+
+
+@pytest.mark.parametrize("recipe", ["text", "vision", "diffusion", "pe", "unified", "mpo"])
+def test_several_steps_on_one_rollout_are_taken_where_the_algorithm_corrects(recipe: str):
+    loaded = load_recipe(recipe, ["training.num_updates_per_batch=2", "training.num_epochs=3"])
+    assert loaded.updates_per_step == 6
+
+
+def test_a_key_of_former_days_names_what_to_write_instead():
+    message = refusal("text", "training.num_mini_batches=2")
+    assert message == (
+        "text.yaml: training.num_mini_batches: renamed: use num_updates_per_batch for the optimiser steps one rollout "
+        "is cut into, and num_epochs for passes over all its rows"
+    )
+
+
+def test_what_an_earlier_run_wrote_down_is_read_in_the_present_keys():
+    training = {"num_iterations": 3, "num_mini_batches": 2, "num_updates_per_batch": 4}
+    values = {**load_recipe("text").model_dump(mode="json"), "training": training}
+    read = parse_recipe(recorded_values(values)).training
+    assert (read.num_iterations, read.num_updates_per_batch, read.num_epochs) == (3, 2, 4)
+    recipe = load_recipe("text", ["training.num_updates_per_batch=2", "training.num_epochs=3"])
+    assert parse_recipe(recorded_values(recipe.model_dump(mode="json"))) == recipe

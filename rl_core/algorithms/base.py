@@ -60,7 +60,7 @@ class StageAlgorithm(ABC):
         """The recipe's `algorithm` block without its name."""
 
     supports_multi_update: bool = False
-    """Whether one rollout may be trained on more than once (the loss corrects for the policy having moved)."""
+    """Whether one rollout may take more than one optimiser step (the loss corrects for the policy having moved)."""
     needs_reference: bool = False
     """Whether a reference model is needed, and its log-probabilities given to `loss` (`needs_ref_kl`: its exact KL)."""
     needs_entropy: bool = False

@@ -3,7 +3,8 @@
 With D = log pi_old - log pi_rollout the loss of an action is weighed by w = exp(D), taken per action, per row (the
 product over its actions) or per row as a geometric mean. `truncate` caps w (TIS, fengyao.notion.site/off-policy-rl);
 `mask` drops what lies outside a range (IcePop, arXiv 2510.18855). Rows or actions can also be rejected by an estimate
-of KL(rollout, trainer): k1 = -D, k2 = D^2/2, k3 = e^D - D - 1. What is dropped still counts in the denominators.
+of KL(rollout, trainer): k1 = -D, k2 = D^2/2, k3 = min(e^D - D - 1, 10). What is dropped still counts in the
+denominators.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from rl_core.algorithms import terms
 from rl_core.algorithms.terms import KlKind
+from schemas.section import Section
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,10 +42,8 @@ class CorrectionMode(StrEnum):
     """Their actions are dropped (IcePop)."""
 
 
-class RejectionConfig(BaseModel):
+class RejectionConfig(Section):
     """Which actions or rows take no part."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     kind: Literal[KlKind.K1, KlKind.K2, KlKind.K3] = KlKind.K3
     """Which estimate of KL(rollout, trainer)."""
@@ -52,13 +52,23 @@ class RejectionConfig(BaseModel):
     lower: float | None = None
     """Reject below this; only k1 can be negative."""
     upper: float = 1e-3
-    """Reject above this."""
+    """Reject above this; k3 of an action, and its mean over a row, is 10 at most."""
+
+    @model_validator(mode="after")
+    def _bound_can_be_passed(self) -> RejectionConfig:
+        per_row_sum = self.level is CorrectionLevel.SEQUENCE
+        if self.kind is KlKind.K3 and self.upper >= terms.K3_LIMIT and not per_row_sum:
+            raise ValueError(
+                f"correction.reject.upper {self.upper} rejects nothing, since k3 is {terms.K3_LIMIT:g} at most; use a "
+                "smaller one, or kind: k2"
+            )
+        if self.lower is not None and self.lower > self.upper:
+            raise ValueError(f"correction.reject.lower {self.lower} lies above correction.reject.upper {self.upper}")
+        return self
 
 
-class CorrectionConfig(BaseModel):
+class CorrectionConfig(Section):
     """A recipe's `correction` block."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     level: CorrectionLevel = CorrectionLevel.TOKEN
     """What carries one weight."""

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from rl_core.algorithms import terms
 from rl_core.algorithms.metrics import Metric, MetricKind
 from rl_core.algorithms.terms import Aggregation, Denominators
+from schemas.section import Section
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-class CriticConfig(BaseModel):
+class CriticConfig(Section):
     """A recipe's `critic` block."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     value_clip: float | None = Field(default=0.5, gt=0)
     """The new value is held within this of the one at rollout; unbounded when null."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from rl_core.algorithms.terms import KlKind
+from schemas.section import Section
 
 
 class KlPlace(StrEnum):
@@ -19,10 +20,8 @@ class KlPlace(StrEnum):
     """Taken from the reward of each action before the advantages (PPO, REINFORCE++)."""
 
 
-class AdaptiveKlConfig(BaseModel):
+class AdaptiveKlConfig(Section):
     """A coefficient that holds the KL near a target (arXiv 1909.08593 sec. 2.2)."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     target: float = Field(gt=0)
     """The KL per action to hold."""
@@ -30,10 +29,8 @@ class AdaptiveKlConfig(BaseModel):
     """Rows after which a KL 20 % off the target has changed the coefficient by about 20 %."""
 
 
-class KlConfig(BaseModel):
+class KlConfig(Section):
     """A recipe's `kl` block."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     coef: float = Field(default=0.0, ge=0)
     """Weight of the KL; 0 needs no reference."""

@@ -11,6 +11,9 @@ Q: bco   -log sigmoid(r_c - delta) - log sigmoid(delta - r_r)          (arXiv 24
    kto   2 - sigmoid(r_c - z) - sigmoid(z - r_r), z = max(0, delta)    (arXiv 2402.01306 eq. 8)
 G: -log pi(y_c) / |y_c|
 
+IPO's m / beta is a difference of sums of log-probabilities, as printed; TRL takes means over the answer instead, so
+that a beta found there means another margin here.
+
 delta is a moving average of the rewards of all answers. Rows come in adjacent pairs, the chosen one first, which is
 told by the sign of the advantage. KTO's z is a KL estimated on mismatched answers; here delta, kept positive, is used.
 """
@@ -43,7 +46,8 @@ class PairLoss(StrEnum):
     DPO = "dpo"
     """A logistic loss on the margin."""
     IPO = "ipo"
-    """A squared distance to a finite margin, so that certain pairs do not drive it without end."""
+    """A squared distance to a finite margin of summed log-probabilities, so that certain pairs do not drive it without
+    end."""
     SIMPO = "simpo"
     """A logistic loss on mean log-probabilities with a margin, without a reference."""
     ORPO = "orpo"
@@ -273,7 +277,10 @@ class Dpo(Preference):
 
 @algorithms.register("ipo")
 class Ipo(Preference):
-    """IPO (arXiv 2310.12036): a squared distance to a finite margin."""
+    """IPO (arXiv 2310.12036): a squared distance to a finite margin.
+
+    Log-probabilities are summed over the answer, as in the paper; TRL divides them by its length.
+    """
 
     class Config(Preference.Config):
         """The paper's loss."""

@@ -7,6 +7,23 @@ from rl_core.errors import RecipeError
 from schemas.recipe import Recipe
 
 
+def check_multi_update(
+    algorithm: StageAlgorithm, num_updates_per_batch: int, num_epochs: int, name: str | None = None
+) -> None:
+    """Raises: RecipeError where an algorithm that assumes the policy of the rollout would update it more than once.
+
+    Args: name: what the message calls the algorithm; its class's name when unset.
+    """
+    if algorithm.supports_multi_update:
+        return
+    for key, value in (("num_updates_per_batch", num_updates_per_batch), ("num_epochs", num_epochs)):
+        if value > 1:
+            raise RecipeError(
+                f"training.{key} is {value}, but algorithm {name or type(algorithm).__name__} does not correct for the "
+                "policy having moved since the rollout: set 1, or use an algorithm that does"
+            )
+
+
 def check_average(algorithm: StageAlgorithm, recipe: Recipe) -> None:
     """Raises: RecipeError where an algorithm samples with a moving average that the recipe does not keep."""
     if algorithm.rolls_out_average and (recipe.ema is None or not recipe.ema.rollout):

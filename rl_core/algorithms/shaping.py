@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from schemas.section import Section
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-class OverlongConfig(BaseModel):
+class OverlongConfig(Section):
     """A recipe's `overlong` block: what becomes of replies that reach the length limit (arXiv 2503.14476 sec. 3.4)."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     filter: bool = False
     """Cut-off replies take no part in the loss: their verdict is about the limit, not about the answer."""

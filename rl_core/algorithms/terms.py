@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 
 LOG_RATIO_LIMIT = 20.0
+K3_LIMIT = 10.0
+"""Of one action's k3: unbounded, e^-d lets a single token that the reference finds e^20 times likelier own a step."""
 
 
 class KlKind(StrEnum):
@@ -28,7 +30,8 @@ class KlKind(StrEnum):
     K2 = "k2"
     """d^2 / 2: biased as a value, unbiased gradient."""
     K3 = "k3"
-    """e^-d + d - 1: unbiased, never negative, low variance."""
+    """min(e^-d + d - 1, 10): never negative, low variance, unbiased but for the bound, beyond which
+    (d under -2.6 or over 11) it has no gradient."""
     EXACT = "exact"
     """Stated by the policy itself, where it can: between Gaussian denoising steps there is a closed form."""
 
@@ -104,6 +107,9 @@ def kl_penalty(
 ) -> Tensor:
     """The KL estimate per action, [B, T]; `straight_through` keeps its value and takes the gradient of k2.
 
+    k3 is bounded as verl bounds it, wherever it is used; TRL leaves it unbounded. The gradient of k2 is
+    d itself, so that with `straight_through` an action beyond the bound is still drawn back to the reference.
+
     Raises: ValueError for `exact`, which no log-probability can give.
     """
     if kind is KlKind.EXACT:
@@ -118,6 +124,7 @@ def kl_penalty(
         value_BT = half_square_BT
     else:
         value_BT = (-difference_BT).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp() + difference_BT - 1.0
+        value_BT = value_BT.clamp(max=K3_LIMIT)
     if straight_through:
         return value_BT.detach() + (half_square_BT - half_square_BT.detach())
     return value_BT

@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from rl_core.data.unpack import DEFLATED, STORED, Extracted, Extraction, ImageCheck, Member, Packed
 from rl_core.data.workers import Advance, Runner
 from rl_core.errors import DataError
+from schemas.section import Section
 
 RATIO_FROM_BYTES = 2**20
 """Smaller members may compress as well as they like."""
@@ -31,10 +32,8 @@ Place = Callable[[Parts], str | None]
 """Where below the target folder a member goes; None leaves it out."""
 
 
-class ArchiveLimits(BaseModel):
+class ArchiveLimits(Section):
     """Bounds against zip bombs; exceeding one refuses the archive."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     max_members: int = Field(default=10_000_000, ge=1)
     """Files in one archive."""

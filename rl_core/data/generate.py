@@ -13,11 +13,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from rl_core.data.atomic import atomic_writer
 from rl_core.errors import DataError
 from rl_core.registry import nearest
+from schemas.section import Section
 
 if TYPE_CHECKING:
     from reasoning_gym.dataset import ProceduralDataset
@@ -27,10 +28,8 @@ _DRAWS_PER_ROW = 20
 _EXTRA_DRAWS = 2000
 
 
-class GenerateSpec(BaseModel):
+class GenerateSpec(Section):
     """Which problems to make, how many, and how to ask them."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     task: str
     """Name of a reasoning_gym task, such as chain_sum."""

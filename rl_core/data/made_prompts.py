@@ -14,13 +14,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from rl_core.data.atomic import atomic_writer
 from rl_core.data.digit_prompts import draw_prompts
 from rl_core.data.generate import belongs_to_eval
 from rl_core.data.odd_prompts import Oddity, draw_odd_prompts
 from rl_core.errors import DataError
+from schemas.section import Section
 
 _VERSION = "1"
 _MOST_DRAWS = 50
@@ -35,10 +36,8 @@ WORDS = (
 )
 
 
-class DigitsSpec(BaseModel):
+class DigitsSpec(Section):
     """Prompts that ask for a handwritten digit (`rl_core.data.digit_prompts`)."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     digits: int = Field(ge=1)
     """Prompts, each of another text."""
@@ -50,10 +49,8 @@ class DigitsSpec(BaseModel):
     """Put the digit's figure in quotation marks, which is what the reward `ocr` looks for."""
 
 
-class LetteringSpec(BaseModel):
+class LetteringSpec(Section):
     """Prompts that ask for quoted words on something, for the reward `ocr`."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     lettering: int = Field(ge=1)
     """Prompts, each of another text."""
@@ -65,10 +62,8 @@ class LetteringSpec(BaseModel):
     """Words to letter, at most."""
 
 
-class OdditiesSpec(BaseModel):
+class OdditiesSpec(Section):
     """Prompts that mean a digit in an odd way (`rl_core.data.odd_prompts`), for a prompt enhancer to put right."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     oddities: int = Field(ge=1)
     """Prompts, each of another text."""

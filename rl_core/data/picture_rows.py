@@ -12,20 +12,19 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from rl_core.data.pictures import Scene, draw
 from rl_core.data.vision_dataset import PARQUET
+from schemas.section import Section
 
 _VERSION = "1"
 ARCHIVE = "images.zip"
 ARCHIVE_TIME = (2020, 1, 1, 0, 0, 0)
 
 
-class PicturesSpec(BaseModel):
+class PicturesSpec(Section):
     """Which pictures to draw, and how many."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     pictures: int = Field(ge=4)
     """Rows, each a picture of its own and one question about it."""

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
-
 from rl_core.data.readers import READERS
 from rl_core.errors import DataError
+from schemas.section import Section
 
 _NAME = re.compile(
     r"(?P<repo>[\w.-]+(?:/[\w.-]+)?)(?:/(?P<config>[\w.-]+))?(?:@(?P<revision>[\w./-]+))?(?::(?P<split>[\w.-]+))?"
@@ -25,10 +24,8 @@ class DatasetNotHere(DataError):
     """A dataset that is not on this machine and may not be fetched."""
 
 
-class SourceSpec(BaseModel):
+class SourceSpec(Section):
     """A source with its options, as a block of a recipe."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     path: str
     """A file, a glob, a folder, or the name of a Hugging Face dataset."""

@@ -25,6 +25,7 @@ from rl_core.envs.tools.code import last_code_block
 from rl_core.envs.tools.grading import read_literal, same_output, same_result
 from rl_core.envs.tools.sandbox import Call, Execution, Outcome, Sandbox, SandboxMode, SandboxSettings, lease_pool
 from rl_core.errors import EnvError
+from schemas.numbers import Seconds
 
 MAX_SOURCE_CHARACTERS = 200_000
 
@@ -47,9 +48,9 @@ class LCBEnv(BaseTextEnv):
     class Config(BaseTextEnv.Config):
         """Settings from the recipe's `env_config`."""
 
-        timeout_s: float = Field(default=6.0, gt=0)
+        timeout_s: Seconds = Field(default=6.0, gt=0)
         """Wall time of one test."""
-        total_timeout_s: float = Field(default=60.0, gt=0)
+        total_timeout_s: Seconds = Field(default=60.0, gt=0)
         """Wall time of all tests of one program together."""
         memory_mb: int = Field(default=1024, ge=64)
         """Address space of one test's process."""

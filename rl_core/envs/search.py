@@ -17,6 +17,7 @@ from rl_core.envs.base import BaseTextEnv, BaseTextEnvStepOutput
 from rl_core.envs.registration import environments
 from rl_core.envs.tools.answers import last_tag
 from rl_core.envs.tools.search import SearchToolGroup
+from schemas.numbers import Seconds
 
 NO_QUERY = (
     "Your previous action is invalid. Put a query between <search> and </search>, "
@@ -49,7 +50,7 @@ class SearchSettings(BaseTextEnv.Config):
     """The retrieval server; `rl-train serve-search corpus.jsonl` starts one here."""
     topk: int = Field(default=3, ge=1)
     """Documents per search."""
-    timeout: float = Field(default=30.0, gt=0)
+    timeout: Seconds = Field(default=30.0, gt=0)
     """Seconds for one search, all its tries included."""
     max_tries: int = Field(default=3, ge=1)
     """How often a server that fails is asked."""

@@ -20,6 +20,7 @@ from rl_core.envs.registration import environments
 from rl_core.envs.search import SearchSettings
 from rl_core.envs.tools.python import PythonCodeExecutorToolGroup
 from rl_core.envs.tools.sandbox import SandboxMode
+from schemas.numbers import Seconds
 
 _TOOL = re.compile(r"<tool>(.*?)</tool>", re.DOTALL)
 _INNER = re.compile(r"\s*<(\w+)>(.*?)</\1>\s*", re.DOTALL)
@@ -44,7 +45,7 @@ class SearchCodeEnv(BaseTextEnv):
     class Config(SearchSettings):
         """Settings from the recipe's `env_config`; those of `search` belong to its search tool."""
 
-        python_timeout_s: float = Field(default=10.0, gt=0)
+        python_timeout_s: Seconds = Field(default=10.0, gt=0)
         """Seconds for one call of the Python tool."""
         sandbox: SandboxMode = SandboxMode.BUBBLEWRAP
         """`unsafe` runs the model's code without a sandbox, where bubblewrap cannot run."""

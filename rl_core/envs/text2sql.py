@@ -32,6 +32,7 @@ from rl_core.envs.tools.sql import (
     same_rows,
 )
 from rl_core.errors import EnvError
+from schemas.numbers import Seconds
 
 NO_QUERY = "Your previous action is invalid. Think inside <think>, then write one query inside <sql> and </sql>."
 
@@ -53,9 +54,9 @@ class Text2SQLEnv(BaseTextEnv):
         """Turns the model has."""
         db_path: str = "~/data/sql"
         """Folder of `spider/database/<db_id>/<db_id>.sqlite` and its like."""
-        timeout_s: float = Field(default=5.0, gt=0)
+        timeout_s: Seconds = Field(default=5.0, gt=0)
         """Seconds for one query."""
-        gold_timeout_s: float = Field(default=30.0, gt=0)
+        gold_timeout_s: Seconds = Field(default=30.0, gt=0)
         """Seconds for the gold query."""
 
     config: Config

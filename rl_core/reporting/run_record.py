@@ -12,6 +12,7 @@ import yaml
 from rl_core.errors import StorageError
 from rl_core.evaluation.runner import read_samples
 from rl_core.home import Home
+from rl_core.recipes import recorded_values
 from rl_core.registry import nearest
 from rl_core.tracking.registry import find_version
 from rl_core.trainers.run_folder import RunFolder
@@ -36,7 +37,8 @@ class RunRecord:
 
     @cached_property
     def recipe(self) -> Recipe:
-        return Recipe.model_validate(yaml.safe_load((self.folder.root / "recipe.yaml").read_text(encoding="utf-8")))
+        text = (self.folder.root / "recipe.yaml").read_text(encoding="utf-8")
+        return Recipe.model_validate(recorded_values(yaml.safe_load(text)))
 
     @cached_property
     def settings(self) -> dict[str, Any]:

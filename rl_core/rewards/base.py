@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydantic import Field
 
 from rl_core.registry import PluginConfig, Registry
+from schemas.numbers import Seconds
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -68,7 +69,7 @@ class Scorer(ABC):
         """Factor of its score in the reward; with 0 the score is only measured."""
         key: str | None = Field(default=None, pattern=r"^[a-z0-9_]+$")
         """Its name in metrics and advantages, where a recipe has the same scorer twice; unset means its own."""
-        timeout_s: float = Field(default=120.0, gt=0)
+        timeout_s: Seconds = Field(default=120.0, gt=0)
         """Most time for all samples of a rollout on one rank, all tries included."""
         batch_size: int = Field(default=64, ge=1)
         """Samples scored together."""

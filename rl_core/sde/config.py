@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from schemas.section import Section
 
 
 class Kernel(StrEnum):
@@ -40,14 +43,12 @@ class StepsKind(StrEnum):
     """`size` neighbouring steps that slide from noise to image as training goes on (MixGRPO)."""
 
 
-class StepsConfig(BaseModel):
+class StepsConfig(Section):
     """Which steps are stochastic."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     kind: StepsKind = StepsKind.ALL
     """The rule."""
-    indices: tuple[int, ...] = ()
+    indices: tuple[Annotated[int, Field(ge=0)], ...] = ()
     """For `list`: positions of steps, 0 being the one that starts at pure noise."""
     size: int = Field(default=4, ge=1)
     """For `random` and `window`: how many steps."""
@@ -63,10 +64,8 @@ class StepsConfig(BaseModel):
         return self
 
 
-class SdeConfig(BaseModel):
+class SdeConfig(Section):
     """A recipe's `sde` block."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     kernel: Kernel = Kernel.FLOW
     """The kernel of the stochastic steps."""

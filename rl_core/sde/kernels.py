@@ -47,14 +47,16 @@ def flow_step(
     generator: Generators = None,
     next_sample: Tensor | None = None,
 ) -> Step:
-    """Flow-GRPO (arXiv 2505.05470 eq. 9): a = eta sqrt(sigma / (1 - sigma)), infinite at sigma = 1, where sigma_first,
-    the schedule's second level, takes sigma's place in a.
+    """Flow-GRPO (arXiv 2505.05470 eq. 9): a = eta sqrt(sigma / (1 - sigma)), infinite at sigma = 1.
+
+    There the denominator is that of the schedule's second level, sigma_first, as in the authors' code:
+    a = eta / sqrt(1 - sigma_first).
 
     mean = x (1 + a^2 dt / (2 sigma)) + v (1 + a^2 (1 - sigma) / (2 sigma)) dt; std = a sqrt(-dt).
     """
     x, v, sigma_B, next_B = _prepare(x, v, sigma, sigma_next)
-    finite_B = sigma_B.where(sigma_B < 1, _levels(sigma_first, x))
-    return _sde_step(x, v, sigma_B, next_B, eta * (finite_B / (1 - finite_B)).sqrt(), generator, next_sample)
+    clean_B = 1 - sigma_B.where(sigma_B < 1, _levels(sigma_first, x))
+    return _sde_step(x, v, sigma_B, next_B, eta * (sigma_B / clean_B).sqrt(), generator, next_sample)
 
 
 def dance_step(

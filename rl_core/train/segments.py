@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch import Tensor
 
 from rl_core.algorithms.base import StageAlgorithm
 from rl_core.algorithms.metrics import Metric, MetricKind
+from rl_core.algorithms.requirements import check_multi_update
 from rl_core.algorithms.terms import Denominators
 from rl_core.data_proto import DataProto
 from rl_core.dispatch import Collect, Dispatch, distributed
-from rl_core.errors import RecipeError
 from rl_core.train import micro_batches
 from rl_core.train.fsdp import FSDPBackend
 from rl_core.train.micro_batches import Lengths, MiniBatch, Rows
@@ -31,9 +31,10 @@ class SegmentStack(ABC):
     micro-batches and rank count. Rows without a set `response_mask` take no part; the algorithm's `rows_per_unit`
     adjacent rows stay in one micro-batch.
 
-    Args: micro_batch_size: rows of a pass; unset leaves it to the stack. skip_zero_advantages: leave rows whose
-    advantages are all 0 out of the passes, where the algorithm says that they change nothing; they still count in the
-    denominators. max_length: the constant of `seq-mean-token-sum-norm`; unset takes the width of each rollout.
+    Args: micro_batch_size: rows of a pass; unset leaves it to the stack. num_updates_per_batch: disjoint mini-batches
+    of the shard, an optimiser step for each. num_epochs: passes over all of them. skip_zero_advantages: leave rows
+    whose advantages are all 0 out of the passes, where the algorithm says that they change nothing; they still count
+    in the denominators. max_length: the constant of `seq-mean-token-sum-norm`; unset takes the width of each rollout.
     """
 
     needs_advantages: ClassVar[bool] = True
@@ -45,16 +46,16 @@ class SegmentStack(ABC):
         algorithm: StageAlgorithm,
         *,
         micro_batch_size: int | None = None,
-        num_mini_batches: int = 1,
         num_updates_per_batch: int = 1,
+        num_epochs: int = 1,
         max_grad_norm: float = 1.0,
         skip_zero_advantages: bool = True,
         max_length: int | None = None,
     ) -> None:
-        check_multi_update(algorithm, num_updates_per_batch)
+        check_multi_update(algorithm, num_updates_per_batch, num_epochs)
         self.backend, self.algorithm = fsdp_backend, algorithm
         self.micro_batch_size = micro_batch_size or ROWS_OF_A_PASS
-        self.num_mini_batches, self.num_updates_per_batch = num_mini_batches, num_updates_per_batch
+        self.num_updates_per_batch, self.num_epochs = num_updates_per_batch, num_epochs
         self.max_grad_norm, self.max_length = max_grad_norm, max_length
         self.skips = skip_zero_advantages and self.needs_advantages and algorithm.vanishes_without_advantage
 
@@ -63,9 +64,7 @@ class SegmentStack(ABC):
         """Train on one rollout's shard."""
         shard, plan = self.open(shard)
         metrics: list[dict[str, Metric]] = []
-        steps = [
-            self._update(shard, mini_batch, metrics) for _ in range(self.num_updates_per_batch) for mini_batch in plan
-        ]
+        steps = [self._update(shard, mini_batch, metrics) for _ in range(self.num_epochs) for mini_batch in plan]
         losses = self.backend.all_reduce_sum([loss for loss, _ in steps])
         updates = [
             UpdateResult(
@@ -75,7 +74,7 @@ class SegmentStack(ABC):
                 skipped=bool(step["skipped"]),
                 num_tokens=int(mini_batch.denominators.num_tokens),
             )
-            for loss, (_, step), mini_batch in zip(losses, steps, plan * self.num_updates_per_batch, strict=True)
+            for loss, (_, step), mini_batch in zip(losses, steps, plan * self.num_epochs, strict=True)
         ]
         return TrainStepResult.of(updates, metrics)
 
@@ -107,7 +106,7 @@ class SegmentStack(ABC):
     @property
     def moves(self) -> bool:
         """Whether the policy that is trained may differ from the one that rolled out before the segment ends."""
-        return self.num_updates_per_batch * self.num_mini_batches > 1 or self.backend.rolls_out_average
+        return self.num_updates_per_batch * self.num_epochs > 1 or self.backend.rolls_out_average
 
     @abstractmethod
     def prepare_segment(self, shard: DataProto, plan: list[MiniBatch]) -> None:
@@ -133,7 +132,7 @@ class SegmentStack(ABC):
         mask_BT = shard.tensor("response_mask")
         lengths, skipped = self.lengths(shard), self._skipped_rows(shard)
         units = micro_batches.units_of(micro_batches.trained_rows(mask_BT), self.algorithm.rows_per_unit)
-        by_part = micro_batches.split_evenly(list(range(len(units))), self.num_mini_batches)
+        by_part = micro_batches.split_evenly(list(range(len(units))), self.num_updates_per_batch)
         parts = [[units[index] for index in chosen] for chosen in by_part]
         computed = [[unit for unit in part if not skipped.issuperset(unit)] for part in parts]
         passes = [self._cut(part, lengths) for part in computed]
@@ -186,15 +185,6 @@ class SegmentStack(ABC):
             return 0.0, {"grad_norm": math.nan, "lr": lr, "skipped": 1.0}
         share = self.accumulate(shard, mini_batch, metrics)
         return share, self.backend.optimizer_step(self.max_grad_norm)
-
-
-def check_multi_update(algorithm: Any, num_updates_per_batch: int) -> None:
-    """Raises: RecipeError when the algorithm (or its class) cannot train on one rollout more than once."""
-    if num_updates_per_batch > 1 and not algorithm.supports_multi_update:
-        name = algorithm.__name__ if isinstance(algorithm, type) else type(algorithm).__name__
-        raise RecipeError(
-            f"training.num_updates_per_batch is {num_updates_per_batch}, but {name} trains once per rollout; set 1"
-        )
 
 
 def drift(old_BT: Tensor, rollout_BT: Tensor | None, mask_BT: Tensor) -> dict[str, Metric]:

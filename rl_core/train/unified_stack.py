@@ -74,7 +74,7 @@ class UnifiedStack:
     """Runs the stages' mini-batches side by side on one rank, one optimiser step for each.
 
     Args: text, images: the stages' stacks, all over `fsdp_backend` and with the same number of mini-batches and
-    updates. weights: by stage.
+    epochs. weights: by stage.
     """
 
     def __init__(
@@ -104,8 +104,8 @@ class UnifiedStack:
         first = next(iter(segments.values())).stack
         grad_norms = [
             self._update(list(segments.values()), index)
-            for _ in range(first.num_updates_per_batch)
-            for index in range(first.num_mini_batches)
+            for _ in range(first.num_epochs)
+            for index in range(first.num_updates_per_batch)
         ]
         stages = {name: TrainStepResult.of(one.updates, one.metrics) for name, one in segments.items()}
         return UnifiedStepResult(stages, tuple(grad_norms))

@@ -11,7 +11,7 @@ import yaml
 from rl_core.errors import RecipeError
 from rl_core.home import Home
 from rl_core.models.locate import locate
-from rl_core.recipes import dump_recipe, load_recipe, parse_recipe, shown_values
+from rl_core.recipes import dump_recipe, load_recipe, parse_recipe, recorded_values, shown_values
 from rl_core.settings_files import merge_overrides, resolved
 from rl_core.tracking.database import tracking_client
 from rl_core.tracking.lineage import RECIPE_ARTIFACT, read_artifact
@@ -70,7 +70,8 @@ def evaluation_recipe(
         raise RecipeError("--profile goes with --recipe; the recorded recipe takes placement.key=value")
     where = Path(f"recipe of {candidate.name}")
     text = read_artifact(tracking_client(home.mlflow_uri), candidate.version.tags["run_id"], RECIPE_ARTIFACT)
-    return parse_recipe(resolved(merge_overrides(yaml.safe_load(text), overrides, where), where), str(where))
+    written = recorded_values(yaml.safe_load(text))
+    return parse_recipe(resolved(merge_overrides(written, overrides, where), where), str(where))
 
 
 def open_evaluation(

@@ -20,7 +20,7 @@ from rl_core.data.atomic import atomic_write_text
 from rl_core.data.changes import Condition, check_sources
 from rl_core.data.weights import weights_digest
 from rl_core.errors import DataError, StorageError
-from rl_core.recipes import dump_recipe, parse_recipe
+from rl_core.recipes import dump_recipe, parse_recipe, recorded_values
 from rl_core.tracking.artifacts import with_artifacts
 from rl_core.tracking.lineage import Lineage
 
@@ -68,7 +68,8 @@ def write_reproduction(lineage: Lineage, tracking_uri: str, folder: Path) -> Rep
     changed = [check for check in check_sources(lineage.sources) if check.condition is not Condition.SAME]
     if changed:
         raise DataError("\n".join(f"{check}" for check in changed) + "\nput the recorded files back first")
-    recipe = parse_recipe(with_artifacts(yaml.safe_load(lineage.recipe), tracking_uri), where="recorded recipe")
+    written = recorded_values(yaml.safe_load(lineage.recipe))
+    recipe = parse_recipe(with_artifacts(written, tracking_uri), where="recorded recipe")
     atomic_write_text(root / RECIPE, dump_recipe(recipe))
     expected = {"weights_digest": lineage.weights_digest, "metrics": lineage.metrics, "git_revision": _code(lineage)}
     atomic_write_text(root / EXPECTED, json.dumps(expected, indent=2) + "\n")

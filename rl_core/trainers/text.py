@@ -20,7 +20,7 @@ from rl_core.trainers.base import Critic, Track
 from rl_core.trainers.drift import delta_limit
 from rl_core.trainers.one_track import OneTrackTrainer
 from rl_core.trainers.rewards import add_scores
-from rl_core.trainers.wiring import stack_options, updates_per_step, wire_algorithm, wire_backend
+from rl_core.trainers.wiring import stack_options, wire_algorithm, wire_backend
 from schemas.rollout import EngineKind
 
 
@@ -74,7 +74,7 @@ class TextTrainer(OneTrackTrainer):
             model.optimizer,
             model.scheduler,
             model.lora,
-            total_steps=self.total_steps * updates_per_step(recipe),
+            total_steps=self.total_steps * recipe.updates_per_step,
             seed=recipe.seed,
             with_reference=False,
         )

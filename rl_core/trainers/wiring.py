@@ -8,16 +8,13 @@ from rl_core.algorithms import algorithms
 from rl_core.algorithms.base import StageAlgorithm
 from rl_core.distributed import Remote, remote
 from rl_core.train.fsdp import FSDPBackend
-from rl_core.train.segments import check_multi_update
 from schemas.recipe import Recipe
 
 
 def wire_algorithm(recipe: Recipe) -> tuple[StageAlgorithm, Remote]:
-    """The driver's algorithm, and the ranks' copies. Raises: RecipeError where it cannot update as often as asked."""
+    """The driver's algorithm, and the ranks' copies."""
     algorithm_cls, settings = algorithms.resolve(recipe.algorithm, "algorithm")
-    own = algorithm_cls(settings)
-    check_multi_update(own, recipe.training.num_updates_per_batch)
-    return own, remote(algorithm_cls, settings)
+    return algorithm_cls(settings), remote(algorithm_cls, settings)
 
 
 def wire_backend(recipe: Recipe, bundle: Remote, total_steps: int, *, with_reference: bool) -> Remote:
@@ -29,24 +26,19 @@ def wire_backend(recipe: Recipe, bundle: Remote, total_steps: int, *, with_refer
         recipe.optimizer,
         recipe.scheduler,
         recipe.lora,
-        total_steps=total_steps * updates_per_step(recipe),
+        total_steps=total_steps * recipe.updates_per_step,
         seed=recipe.seed,
         with_reference=with_reference,
         ema_cfg=recipe.ema,
     )
 
 
-def updates_per_step(recipe: Recipe) -> int:
-    """Optimiser steps that one turn of the loop takes."""
-    return recipe.training.num_mini_batches * recipe.training.num_updates_per_batch
-
-
 def stack_options(recipe: Recipe) -> dict[str, Any]:
     """Keyword arguments that every stack takes."""
     return {
         "micro_batch_size": recipe.placement.micro_batch_size,
-        "num_mini_batches": recipe.training.num_mini_batches,
         "num_updates_per_batch": recipe.training.num_updates_per_batch,
+        "num_epochs": recipe.training.num_epochs,
         "max_grad_norm": recipe.training.max_grad_norm,
         "skip_zero_advantages": recipe.training.skip_zero_advantages,
     }

@@ -141,7 +141,7 @@ LOSSES: dict[str, tuple[dict[str, Any], Callable[..., list[list[float]]], dict[s
 
 
 def kl(kind: str, d: float) -> float:
-    return {"k1": d, "abs": abs(d), "k2": d * d / 2, "k3": math.exp(-d) + d - 1}[kind]
+    return {"k1": d, "abs": abs(d), "k2": d * d / 2, "k3": min(math.exp(-d) + d - 1, 10.0)}[kind]
 
 
 def aggregate(losses: list[list[float]], mode: str, max_length: int) -> float:
@@ -310,6 +310,8 @@ def optimal_token_baseline(rewards, groups, mask, log_probs, squares) -> list[li
         for number, t in enumerate(places[b]):
             acting = [i for i in siblings(groups, b) if len(energy[i]) > number]
             weight = sum(energy[i][number] for i in acting)
-            if len(acting) > 1 and weight > 0:
+            if len(acting) == 1 and sum(len(energy[i]) > 0 for i in siblings(groups, b)) > 1:
+                out[b][t] = rewards[b]
+            elif len(acting) > 1 and weight > 0:
                 out[b][t] = rewards[b] - sum(energy[i][number] * rewards[i] for i in acting) / weight
     return out

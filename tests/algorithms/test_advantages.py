@@ -112,14 +112,22 @@ def test_reinforce_plus_plus_baseline_by_hand():
 
 def test_optimal_token_baseline_by_hand():
     # First actions: energies 1 - 2 (1/2) + 1/2 = 1/2 and 1 - 2 (1/4) + 1 = 3/2: B = (1/2 * 0 + 3/2 * 4) / 2 = 3.
-    # The second action of row 1 has no sibling.
+    # The second action of row 1 has no sibling left, and keeps its return.
     log_probs_BT = torch.tensor([[0.5, 0.5], [0.25, 0.25]]).log()
     squares_BT = torch.tensor([[0.5, 9.0], [1.0, 1.0]])
     given = inputs([0.0, 4.0], [0, 0], torch.tensor([[1, 0], [1, 1]]),
                    log_probs_BT=log_probs_BT, sum_squared_probs_BT=squares_BT)  # fmt: skip
     torch.testing.assert_close(
-        estimate({"name": "optimal_token_baseline"}, given), torch.tensor([[-3.0, 0.0], [1.0, 0.0]]).double()
+        estimate({"name": "optimal_token_baseline"}, given), torch.tensor([[-3.0, 0.0], [1.0, 4.0]]).double()
     )
+
+
+def test_optimal_token_baseline_of_a_row_that_never_had_a_sibling_is_zero():
+    # Row 0 is alone in its group; row 1's only sibling failed and has no action.
+    halves_BT = torch.full((3, 2), 0.5)
+    given = inputs([2.0, 3.0, 4.0], [0, 1, 1], torch.tensor([[1, 1], [1, 1], [0, 0]]),
+                   log_probs_BT=halves_BT.log(), sum_squared_probs_BT=halves_BT)  # fmt: skip
+    assert estimate({"name": "optimal_token_baseline"}, given).tolist() == [[0.0, 0.0]] * 3
 
 
 B, T = 24, 70

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from pydantic import ValidationError
 from torch import Tensor
 
 from rl_core.algorithms import Denominators, KlKind, algorithms, merge_all, to_floats
@@ -117,8 +118,42 @@ def test_correction_by_hand():
     assert weights(level="sequence") == pytest.approx([1.0, 1.0, 1.0])
     # k3 = e^D - D - 1: 1.61, 0.64, 0; the middle stays.
     assert weights(upper=9.0, reject={"kind": "k3", "level": "token", "upper": 1.0}) == pytest.approx([0.0, 0.25, 1.0])
+    # A D of log e^20 adds 10 to its row, not e^20: the mean over three actions is 10/3, and 4 lies above it.
+    far_BT = torch.tensor([[20.0, 0.0, 0.0]])
+    for upper, kept in ((3.0, 0.0), (4.0, 1.0)):
+        block = CorrectionConfig.model_validate({"reject": {"upper": upper}})
+        assert correction_weights(far_BT, zeros_BT, mask_BT, block)[0][0, 1].item() == kept
     # k1 = -D: -1.39, 1.39, 0.
     assert weights(upper=9.0, reject={"kind": "k1", "level": "token", "lower": -1.0, "upper": 1.0}) == [0.0, 0.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("reject", "said"),
+    [
+        ({"upper": 10.0}, "rejects nothing, since k3 is 10 at most"),
+        ({"level": "token", "upper": 50.0}, "rejects nothing, since k3 is 10 at most"),
+        ({"kind": "k1", "lower": 1.0, "upper": 0.5}, "lower 1.0 lies above"),
+    ],
+)
+def test_a_rejection_that_cannot_be_meant_is_refused(reject: dict[str, Any], said: str):
+    with pytest.raises(ValidationError, match=said):
+        CorrectionConfig.model_validate({"reject": reject})
+    assert CorrectionConfig.model_validate({"reject": {"level": "sequence", "upper": 50.0}}).reject
+
+
+def test_one_token_far_from_the_reference_does_not_own_the_loss_or_the_reward():
+    # Of two tokens one is e^20 times likelier to the reference: its KL is 10, not e^20 - 21.
+    log_probs_BT, ref_BT, ones_BT = torch.tensor([[-21.0, -1.0]]), torch.full((1, 2), -1.0), torch.ones(1, 2)
+    in_loss = build(kl={"coef": 1.0})
+    loss, metrics = in_loss.loss(
+        log_probs_BT, log_probs_BT, torch.zeros(1, 2), ones_BT, ref_BT, None, Denominators(2, 1, 2)
+    )
+    assert (loss.item(), metrics["kl_ref"].result()) == (5.0, 5.0)
+    in_reward = build("reinforce_plus_plus", kl={"coef": 1.0, "place": "reward", "kind": "k3"})
+    _, metrics = in_reward.advantages(
+        torch.ones(1), torch.zeros(1, dtype=torch.long), ones_BT, log_probs_BT=log_probs_BT, ref_log_probs_BT=ref_BT
+    )
+    assert metrics["kl_reward"].result() == 5.0
 
 
 def test_metrics_by_hand():

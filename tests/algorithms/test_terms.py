@@ -60,6 +60,18 @@ def test_kl_gradients_equal_finite_differences(kind: KlKind, straight_through: b
         assert slope == pytest.approx((above - below) / 2e-6, rel=1e-6, abs=1e-9)
 
 
+@pytest.mark.parametrize("straight_through", [False, True])
+def test_k3_of_one_action_is_ten_at_most_and_has_no_gradient_beyond(straight_through: bool) -> None:
+    # d = -30, -3, -2, 10, 12: e^30, e^3 - 4 = 16.1, e^2 - 3, e^-10 + 9, e^-12 + 11.
+    d = [-30.0, -3.0, -2.0, 10.0, 12.0]
+    log_probs_BT = torch.tensor([d], dtype=torch.float64, requires_grad=True)
+    kl_BT = kl_penalty(log_probs_BT, torch.zeros(1, 5, dtype=torch.float64), KlKind.K3, straight_through)
+    kl_BT.sum().backward()
+    assert kl_BT[0].tolist() == pytest.approx([10.0, 10.0, math.exp(2) - 3, math.exp(-10) + 9, 10.0])
+    slopes = d if straight_through else [0.0, 0.0, 1 - math.exp(2), 1 - math.exp(-10), 0.0]
+    assert log_probs_BT.grad is not None and log_probs_BT.grad[0].tolist() == pytest.approx(slopes)
+
+
 def test_an_exact_kl_cannot_come_from_log_probabilities() -> None:
     with pytest.raises(ValueError, match="k1, abs, k2 or k3"):
         kl_penalty(torch.zeros(1, 1), torch.zeros(1, 1), KlKind.EXACT)

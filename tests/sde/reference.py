@@ -14,8 +14,7 @@ def sde(x: float, v: float, s: float, s_next: float, a: float) -> tuple[float, f
 
 
 def flow(x: float, v: float, s: float, s_next: float, eta: float, s_first: float) -> tuple[float, float]:
-    usable = s_first if s == 1 else s
-    return sde(x, v, s, s_next, eta * math.sqrt(usable / (1 - usable)))
+    return sde(x, v, s, s_next, eta * math.sqrt(s / (1 - (s_first if s == 1 else s))))
 
 
 def dance(x: float, v: float, s: float, s_next: float, eta: float, s_first: float) -> tuple[float, float]:

@@ -36,9 +36,12 @@ def test_kernels_by_hand():
     assert (flow.mean.item(), flow.std.item()) == (1.125, 0.5)
     assert flow.log_prob is not None
     assert flow.log_prob.item() == pytest.approx(-1 / 32 + math.log(2) - 0.5 * math.log(2 * math.pi))
-    # At sigma 1 the second level 0.8 gives a = 2: mean 2 (1 - 0.4) + (1)(-0.2) = 1, std 2 sqrt 0.2.
-    first = flow_step(x, v, 1.0, 0.8, eta=1.0, sigma_first=0.8, next_sample=to)
-    assert (first.mean.item(), first.std.item()) == (pytest.approx(1.0), pytest.approx(2 * math.sqrt(0.2)))
+    # At sigma 1 the second level 0.75 stands in the denominator alone, a = 1 / sqrt(1/4) = 2 (not sqrt 3):
+    # mean 2 (1 - 4/2 1/4) + (1)(-1/4) = 3/4, std 2 sqrt(1/4) = 1, z = 1/4.
+    first = flow_step(x, v, 1.0, 0.75, eta=1.0, sigma_first=0.75, next_sample=to)
+    assert (first.mean.item(), first.std.item()) == (0.75, 1.0)
+    assert first.log_prob is not None
+    assert first.log_prob.item() == pytest.approx(-1 / 32 - 0.5 * math.log(2 * math.pi))
     # a = 2 throughout: mean 2 (1 - 1) + (1 + 2)(-1/4), std 1.
     dance = dance_step(x, v, 0.5, 0.25, eta=2.0, next_sample=to)
     assert (dance.mean.item(), dance.std.item()) == (-0.75, 1.0)

@@ -93,7 +93,7 @@ def measured_then_trained(rank_info: RankInfo, setup: Setup, first: bool) -> tup
 
 
 def test_training_on_measured_rows_is_the_same_training(ranks: Ranks, tiny_model_dir: Path) -> None:
-    setup = Setup(str(tiny_model_dir), algorithm=KL_REWARD, stack={"num_updates_per_batch": 2, "num_mini_batches": 2})
+    setup = Setup(str(tiny_model_dir), algorithm=KL_REWARD, stack={"num_updates_per_batch": 2, "num_epochs": 2})
     assert ranks.run(1, measured_then_trained, setup, True) == ranks.run(1, measured_then_trained, setup, False)
 
 

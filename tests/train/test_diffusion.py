@@ -27,7 +27,7 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
         }
     },
     "dance": {"algorithm": {"name": "dance_grpo", "advantage": OWN}, "diffusion": {"share_noise": True}},
-    "trust region": {"algorithm": {"name": "flow_dppo", "advantage": OWN}, "stack": {"num_updates_per_batch": 2}},
+    "trust region": {"algorithm": {"name": "flow_dppo", "advantage": OWN}, "stack": {"num_epochs": 2}},
     "nft": {"algorithm": {"name": "diffusion_nft", "advantage": OWN}, "lora": LORA, "ema": ROLLS_OUT},
 }
 
@@ -93,7 +93,9 @@ def test_portions_and_recomputation_change_nothing(ranks: Ranks, model_dir: str,
 
 
 def test_in_bfloat16_the_anchor_is_taken_over_the_very_slices_that_are_trained(ranks: Ranks, model_dir: str) -> None:
-    setup = Setup(model_dir, fsdp={"param_dtype": "bfloat16"}, stack={"micro_batch_size": 3, "num_mini_batches": 2})
+    setup = Setup(
+        model_dir, fsdp={"param_dtype": "bfloat16"}, stack={"micro_batch_size": 3, "num_updates_per_batch": 2}
+    )
     ((_, metrics),) = ranks.run(1, jobs.train, setup, 1)
     # Only the second mini-batch, after one update, may have moved.
     assert abs(metrics[0]["ratio_mean"] - 1) < 0.05

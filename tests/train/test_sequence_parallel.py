@@ -74,7 +74,7 @@ CASES: dict[str, dict[str, Any]] = {
     "entropy and several updates": {
         "algorithm": {"name": "grpo", "entropy_coef": 0.01},
         "fsdp": {"defer_grad_sync": True, "root_wrap": False},
-        "stack": {"num_updates_per_batch": 2},
+        "stack": {"num_epochs": 2},
     },
     "recomputed blocks": {"fsdp": {"activation_checkpointing": True}},
     "packed": {"stack": {"max_tokens_per_micro_batch": 24}},

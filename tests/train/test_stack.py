@@ -12,13 +12,13 @@ from torch import Tensor
 from rl_core.algorithms import algorithms
 from rl_core.algorithms.base import StageAlgorithm
 from rl_core.algorithms.metrics import Metric, MetricKind
+from rl_core.algorithms.requirements import check_multi_update
 from rl_core.algorithms.terms import Denominators
 from rl_core.data_proto import DataProto
 from rl_core.errors import RecipeError
 from rl_core.rank_info import RankInfo
 from rl_core.train.micro_batches import Lengths
 from rl_core.train.result import TrainStepResult, UpdateResult
-from rl_core.train.segments import check_multi_update
 from rl_core.train.stack import TrainStack
 from schemas.policy import FSDPConfig
 from tests.train.jobs import (
@@ -52,14 +52,37 @@ class Once(StageAlgorithm):
 
 
 def test_several_updates_need_an_algorithm_that_allows_them() -> None:
-    grpo, _ = algorithms.resolve({"name": "grpo"}, "algorithm")
-    check_multi_update(grpo, 4)
-    check_multi_update(Once, 1)
-    for algorithm in (Once, Once(None)):
-        with pytest.raises(RecipeError, match="num_updates_per_batch is 2, but Once trains once per rollout; set 1"):
-            check_multi_update(algorithm, 2)
-    with pytest.raises(RecipeError, match="Once trains once"):
-        TrainStack(None, Once(None), micro_batch_size=1, num_updates_per_batch=2)  # type: ignore[arg-type]
+    grpo, config = algorithms.resolve({"name": "grpo"}, "algorithm")
+    check_multi_update(grpo(config), 4, 2)
+    check_multi_update(Once(None), 1, 1)
+    for key, numbers in (("num_updates_per_batch", (2, 1)), ("num_epochs", (1, 2))):
+        with pytest.raises(RecipeError, match=f"training.{key} is 2, but algorithm Once does not correct"):
+            check_multi_update(Once(None), *numbers)
+        with pytest.raises(RecipeError, match=f"training.{key} is 2, but algorithm Once does not correct"):
+            TrainStack(None, Once(None), micro_batch_size=1, **{key: 2})  # type: ignore[arg-type]
+
+
+@each_pass
+def test_a_rollout_is_cut_into_disjoint_updates_and_every_epoch_takes_them_all(
+    ranks: Ranks, tiny_model_dir: Path, passes: str
+) -> None:
+    """REINFORCE knows no old policy: with it the steps are those of one half of the rows after the other, twice."""
+    setup = Setup(str(tiny_model_dir), algorithm={"name": "gpg"}, stack=PASSES[passes])
+    cut, halves = ranks.run(1, cut_and_halved, setup)[0]
+    assert len(cut[1]) == 4 and cut[1] == halves[1]
+    assert cut[1][0].num_tokens != cut[1][1].num_tokens
+    assert same_bits(cut[0], halves[0])
+
+
+def cut_and_halved(rank_info: RankInfo, setup: Setup) -> list[tuple[dict[str, Tensor], list[UpdateResult]]]:
+    """The weights and the steps of a stack that cuts eight rows itself, and of one that is given four at a time."""
+    said = []
+    for num_updates, shards in ((2, [batch(0)]), (1, batch(0).split(4) * 2)):
+        backend, stack = make_both(rank_info, setup)
+        stack.num_updates_per_batch, stack.num_epochs = num_updates, num_updates
+        steps = [step for shard in shards for step in stack.train(shard).per_update]
+        said.append((backend.full_state(), steps))
+    return said
 
 
 def test_passes_keep_a_processor_busy_where_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +142,7 @@ def anchored(rank_info: RankInfo, setup: Setup) -> dict[str, Any]:
 def test_the_anchor_is_frozen_before_the_first_of_several_updates(
     ranks: Ranks, tiny_model_dir: Path, passes: str, world_size: int
 ) -> None:
-    setup = Setup(str(tiny_model_dir), stack={"num_updates_per_batch": 3, "num_mini_batches": 2, **PASSES[passes]})
+    setup = Setup(str(tiny_model_dir), stack={"num_updates_per_batch": 2, "num_epochs": 3, **PASSES[passes]})
     for said in ranks.run(world_size, anchored, setup):
         torch.testing.assert_close(said["anchor"], said["before"], atol=1e-6, rtol=0)
         assert (said["after"] - said["before"]).abs().max() > 1e-3
@@ -130,7 +153,7 @@ def test_the_anchor_is_frozen_before_the_first_of_several_updates(
 @each_pass
 def test_the_first_ratio_is_exactly_one(ranks: Ranks, tiny_model_dir: Path, passes: str) -> None:
     # A rate this small moves nothing in float32, so every update is a first one.
-    stack = {"num_updates_per_batch": 2, "num_mini_batches": 2, "max_grad_norm": 1e-30, **PASSES[passes]}
+    stack = {"num_updates_per_batch": 2, "num_epochs": 2, "max_grad_norm": 1e-30, **PASSES[passes]}
     result = ranks.run(1, frozen, Setup(str(tiny_model_dir), stack=stack))[0]
     assert result.metrics["ratio_max"].result() == 1.0
     assert result.metrics["ratio_mean"].result() == 1.0
@@ -145,7 +168,7 @@ def frozen(rank_info: RankInfo, setup: Setup) -> TrainStepResult:
 
 
 @each_pass
-@pytest.mark.parametrize("stack", [{}, {"num_updates_per_batch": 2, "num_mini_batches": 2}], ids=["one", "four"])
+@pytest.mark.parametrize("stack", [{}, {"num_updates_per_batch": 2, "num_epochs": 2}], ids=["one", "four"])
 def test_filler_rows_change_nothing(ranks: Ranks, tiny_model_dir: Path, passes: str, stack: dict[str, Any]) -> None:
     setup = Setup(str(tiny_model_dir), stack={**stack, **PASSES[passes]}, algorithm=WITH_KL)
     without = ranks.run(1, filled, setup, 0)[0]
@@ -193,7 +216,7 @@ def lopsided(rank_info: RankInfo, setup: Setup) -> tuple[dict[str, Tensor], Trai
 @pytest.mark.parametrize("num_rows", [8, 7, 5])
 @each_pass
 def test_uneven_shards_equal_one_rank(ranks: Ranks, tiny_model_dir: Path, passes: str, num_rows: int) -> None:
-    setup = Setup(str(tiny_model_dir), stack={"num_updates_per_batch": 2, **PASSES[passes]}, num_rows=num_rows)
+    setup = Setup(str(tiny_model_dir), stack={"num_epochs": 2, **PASSES[passes]}, num_rows=num_rows)
     one = ranks.run(1, train, setup, [0, 1])[0]
     two = ranks.run(2, train, setup, [0, 1])
     assert largest_difference(one[0], two[0][0]) < 3e-6
@@ -283,7 +306,7 @@ def test_the_loss_is_the_mean_of_the_updates_by_hand() -> None:
 
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_the_reported_loss_is_that_of_the_whole_batch(ranks: Ranks, tiny_model_dir: Path, world_size: int) -> None:
-    setup = Setup(str(tiny_model_dir), stack={"num_updates_per_batch": 2})
+    setup = Setup(str(tiny_model_dir), stack={"num_epochs": 2})
     for expected, result in ranks.run(world_size, measured, setup):
         assert result.per_update[0].loss == pytest.approx(expected, abs=1e-6)
         assert result.loss == pytest.approx((result.per_update[0].loss + result.per_update[1].loss) / 2, abs=1e-9)

@@ -66,7 +66,7 @@ CASES: dict[str, dict[str, Any]] = {
     "entropy, several updates, deferred sync": {
         "algorithm": {"name": "grpo", "entropy_coef": 0.01},
         "fsdp": {"defer_grad_sync": True, "root_wrap": False},
-        "stack": {"num_updates_per_batch": 2},
+        "stack": {"num_epochs": 2},
     },
     "packed and recomputed": {
         "fsdp": {"activation_checkpointing": True},

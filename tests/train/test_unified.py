@@ -61,7 +61,7 @@ def test_a_stage_by_itself_leaves_no_trace_of_the_other_and_may_be_clipped(ranks
     "change",
     [
         {},
-        {"stack": {"num_updates_per_batch": 2, "num_mini_batches": 2}},
+        {"stack": {"num_updates_per_batch": 2, "num_epochs": 2}},
         {"lora": LORA, "algorithms": {TEXT: {"kl": {"coef": 0.1}}, IMAGES: {"kl": {"coef": 0.1, "kind": "exact"}}}},
     ],
     ids=["one update", "four updates", "adapters and references"],

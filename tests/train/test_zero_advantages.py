@@ -19,7 +19,7 @@ SILENT: dict[str, list[int]] = {"some": [0, 3, 4], "a rank's all": [4, 5, 6, 7],
 WAYS: dict[str, dict[str, Any]] = {
     "padded": {},
     "packed": {"max_tokens_per_micro_batch": 25},
-    "four updates": {"num_updates_per_batch": 2, "num_mini_batches": 2},
+    "four updates": {"num_updates_per_batch": 2, "num_epochs": 2},
 }
 
 

@@ -158,6 +158,54 @@ def test_an_algorithm_trains_the_tiny_model(warm: Block, tiny_model_dir: Path, n
     assert set(before) == ({"policy", "critic"} if name == "ppo" else {"policy"})
 
 
+class OwnLevelEnv(LettersEnv):
+    """Pays a hundred for each row before its own, so that prompts that are compared with each other show."""
+
+    def __init__(self, env_config: dict[str, Any] | None = None, extras: dict[str, Any] | None = None) -> None:
+        super().__init__(env_config, extras)
+        self.level = 100.0 * (extras or {})["extra_info"]["row"]
+
+    def step(self, action: str) -> BaseTextEnvStepOutput:
+        output = super().step(action)
+        return {**output, "reward": self.level + output["reward"]}
+
+
+class RecordingTrainer(WarmTrainer):
+    """Keeps what the last step trained on."""
+
+    def train(self, batches: dict[str, Any]) -> dict[str, dict[str, float]]:
+        batch = batches["text"]
+        columns = batch.tensor("rewards"), batch.tensor("advantages"), batch.tensor("response_mask")
+        self.trained = list(batch.non_tensor_batch["uid"]), *(column.tolist() for column in columns)
+        return super().train(batches)
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["one rollout", "groups replaced from further rollouts"])
+def test_a_reply_is_compared_with_those_to_its_own_prompt_alone(
+    warm: Block, tiny_model_dir: Path, dynamic: bool
+) -> None:
+    algorithm = {"name": "dr_grpo", "dynamic_sampling": dynamic}
+    rows = items(24, flat_every=2)
+    for number, row in enumerate(rows):
+        row["env_class"] = "tests.trainers.test_algorithms:OwnLevelEnv"
+        row["env_extras"]["extra_info"]["row"] = number
+    trainer = RecordingTrainer(warm, recipe_of(tiny_model_dir, algorithm), str(tiny_model_dir), rows)
+    trainer.build()
+    metrics = trainer.step()[0]
+    assert not dynamic or metrics["dynamic/extra_rollouts"] > 0
+    uids, rewards, advantages, mask = trainer.trained
+    groups: dict[str, list[int]] = {}
+    for row, uid in enumerate(uids):
+        groups.setdefault(uid, []).append(row)
+    assert {len(group) for group in groups.values()} == {NUM_SIBLINGS}
+    assert len({rewards[row] for group in groups.values() for row in group}) > len(groups)
+    for group in groups.values():
+        mean = sum(rewards[row] for row in group) / NUM_SIBLINGS
+        for row in group:
+            expected = [(rewards[row] - mean) * kept for kept in mask[row]]
+            assert advantages[row] == pytest.approx(expected, abs=1e-3)
+
+
 def test_an_adaptive_coefficient_moves_by_what_was_measured_and_reaches_the_ranks(
     warm: Block, tiny_model_dir: Path
 ) -> None:

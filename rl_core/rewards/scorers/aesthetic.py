@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pydantic import Field
+
 from rl_core.rewards.base import ImageScorer, Sample, Unscored, reward_scorers
 from rl_core.rewards.hub import Clip, fill, image_of, scoring_head, weights_file
 
@@ -22,7 +24,7 @@ class AestheticScorer(ImageScorer):
         """The CLIP model below the head: a folder or a Hub name, `@revision` after it."""
         weights: str
         """The head, `sac+logos+ava1-l14-linearMSE.pth`: a path or `owner/name:file`."""
-        batch_size: int = 16
+        batch_size: int = Field(default=16, ge=1)
         """Pictures judged together."""
 
     config: Config

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pydantic import Field
+
 from rl_core.rewards.base import ImageScorer, Sample, Unscored, reward_scorers
 from rl_core.rewards.hub import Clip
 
@@ -19,7 +21,7 @@ class ClipScorer(ImageScorer):
 
         model: str = "openai/clip-vit-large-patch14"
         """A CLIP model: a folder or a Hub name, `@revision` after it."""
-        batch_size: int = 16
+        batch_size: int = Field(default=16, ge=1)
         """Pictures judged together."""
 
     config: Config

@@ -7,9 +7,12 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from pydantic import Field
+
 from rl_core.envs.lcb import LCBEnv
 from rl_core.errors import EnvError
 from rl_core.rewards.base import Modality, Sample, Scorer, Unscored, reward_scorers
+from schemas.numbers import Seconds
 
 
 @reward_scorers.register("code")
@@ -19,7 +22,7 @@ class CodeScorer(Scorer):
     class Config(Scorer.Config):
         """How programs are run and paid."""
 
-        timeout_s: float = 600.0
+        timeout_s: Seconds = Field(default=600.0, gt=0)
         """Most time for all samples of a rollout on one rank."""
         partial: bool = False
         """Pay the share of tests passed before the first failure."""

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pydantic import Field
+
 from rl_core.rewards.base import ImageScorer, Sample, Unscored, reward_scorers
 from rl_core.rewards.hub import Clip, fill, from_open_clip, weights_file
 
@@ -22,7 +24,7 @@ class HpsScorer(ImageScorer):
         """The CLIP model that was fine-tuned: a folder or a Hub name, `@revision` after it."""
         weights: str | None = "xswu/HPSv2:HPS_v2.1_compressed.pt"
         """The fine-tuned weights: a path or `owner/name:file`; null where `model` has them already."""
-        batch_size: int = 16
+        batch_size: int = Field(default=16, ge=1)
         """Pictures judged together."""
 
     config: Config

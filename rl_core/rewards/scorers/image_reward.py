@@ -9,6 +9,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from pydantic import Field
+
 from rl_core.rewards.base import ImageScorer, Sample, Unscored, reward_scorers
 from rl_core.rewards.hub import fill, image_of, loaded, scoring_head, weights_file
 
@@ -42,9 +44,9 @@ class ImageRewardScorer(ImageScorer):
         """A BLIP of the same shape, for its configuration and processor: a folder or a Hub name."""
         weights: str = "THUDM/ImageReward:ImageReward.pt"
         """The judge's own weights: a path or `owner/name:file`."""
-        image_size: int = 224
+        image_size: int = Field(default=224, ge=1)
         """Side of the pictures it looks at."""
-        batch_size: int = 16
+        batch_size: int = Field(default=16, ge=1)
         """Pictures judged together."""
 
     config: Config

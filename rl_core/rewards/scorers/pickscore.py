@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pydantic import Field
+
 from rl_core.rewards.base import ImageScorer, Sample, Unscored, reward_scorers
 from rl_core.rewards.hub import Clip
 
@@ -19,9 +21,9 @@ class PickScorer(ImageScorer):
         """A CLIP model: a folder or a Hub name, `@revision` after it."""
         processor: str | None = "laion/CLIP-ViT-H-14-laion2B-s32B-b79K"
         """Its processor; null takes the model's own."""
-        divisor: float = 26.0
+        divisor: float = Field(default=26.0, gt=0)
         """Brings the score near 1, the scale of other rewards."""
-        batch_size: int = 16
+        batch_size: int = Field(default=16, ge=1)
         """Pictures judged together."""
 
     config: Config

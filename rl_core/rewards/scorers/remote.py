@@ -10,6 +10,7 @@ from pydantic import Field
 
 from rl_core.rewards.base import Modality, Sample, Scorer, Unscored, reward_scorers
 from rl_core.rewards.wire import asked, read_answer
+from schemas.numbers import Seconds
 
 
 @reward_scorers.register("remote")
@@ -27,7 +28,7 @@ class RemoteScorer(Scorer):
         """Its address; `/score` is added where it is missing."""
         reward: str | None = None
         """One of the server's rewards, by key; unset takes its weighted total."""
-        request_timeout_s: float = Field(default=60.0, gt=0)
+        request_timeout_s: Seconds = Field(default=60.0, gt=0)
         """Most time for one request."""
         jpeg_quality: int = Field(default=95, ge=1, le=100)
         """Of the pictures sent."""
