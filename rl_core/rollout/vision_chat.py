@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from rl_core.data.chat_template import ChatTemplate, Message
 from rl_core.data.row_images import open_image
 from rl_core.errors import DataError
 from rl_core.models.bundle import ModelBundle
@@ -34,8 +35,11 @@ class VisionChat(ChatFormat):
         image_token_id: int,
         template_kwargs: dict[str, Any],
         stop_ids: Collection[int] = (),
+        **options: Any,
     ) -> None:
-        super().__init__(processor.tokenizer, template_kwargs, stop_ids)
+        """Args: options: further ones of `ChatFormat`."""
+        template = ChatTemplate(processor, template_kwargs)
+        super().__init__(processor.tokenizer, template_kwargs, stop_ids, template=template, **options)
         self.processor, self.family, self.image_token_id = processor, family_of(model_type), image_token_id
         self._known: OrderedDict[str, Encoded] = OrderedDict()
 
@@ -53,22 +57,34 @@ class VisionChat(ChatFormat):
         return self._known[key]
 
     def _encode(self, messages: list[dict[str, Any]], images: Sequence[Any]) -> Encoded:
-        text = self.processor.apply_chat_template(
-            with_pictures(messages, len(images)), add_generation_prompt=True, tokenize=False, **self.template_kwargs
-        )
+        text = self.template.prompt(with_pictures(messages, len(images)))
         pictures = [open_image(image) for image in images]
         shown = {"images": [pictures]} if pictures else {}
         inputs = self.processor(text=[text], add_special_tokens=False, return_tensors="pt", **shown)
         media: PromptMedia | None = media_of(inputs, self.family, self.image_token_id) if pictures else None
         return Encoded(inputs["input_ids"][0].tolist(), media)
 
+    def history(self, messages: Sequence[Message], item: Mapping[str, Any]) -> list[Message]:
+        """A row's prompt as `observation` takes it, pictures in their places."""
+        return with_pictures(messages, len(item["env_extras"].get("images") or []))
 
-def chat_format(bundle: ModelBundle, template_kwargs: dict[str, Any], stop_ids: Collection[int] = ()) -> ChatFormat:
-    """The format of a bundle's model."""
+    def said(self, messages: Sequence[Message]) -> list[Message]:
+        """An environment's messages as `observation` puts them. Raises: DataError when they would show pictures."""
+        return with_pictures(messages, 0)
+
+    def _text_tokens(self) -> frozenset[int]:
+        """None: most special tokens of these models stand for pictures, which are no text."""
+        return frozenset()
+
+
+def chat_format(
+    bundle: ModelBundle, template_kwargs: dict[str, Any], stop_ids: Collection[int] = (), **options: Any
+) -> ChatFormat:
+    """The format of a bundle's model. Args: options: further ones of `ChatFormat`."""
     if bundle.processor is None:
-        return ChatFormat(bundle.tokenizer, template_kwargs, stop_ids)
+        return ChatFormat(bundle.tokenizer, template_kwargs, stop_ids, **options)
     config = bundle.policy.language_model.config
-    return VisionChat(bundle.processor, config.model_type, config.image_token_id, template_kwargs, stop_ids)
+    return VisionChat(bundle.processor, config.model_type, config.image_token_id, template_kwargs, stop_ids, **options)
 
 
 def with_pictures(messages: Sequence[Mapping[str, Any]], num_images: int) -> list[dict[str, Any]]:
