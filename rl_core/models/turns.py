@@ -14,7 +14,7 @@ the template never writes; those are refused with what was found.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -184,18 +184,22 @@ def _difference(before: str, head: str) -> str:
     return f"{was!r} became {now!r}"
 
 
-def first_control(tokenizer: Any, token_ids: Sequence[int]) -> int | None:
-    """Place of the first token that is not whitespace, when it is a token of its own and not a word or part of one."""
-    whole = set(tokenizer.get_added_vocab().values()) | set(tokenizer.all_special_ids)
+def added_ids(tokenizer: Any) -> frozenset[int]:
+    """Tokens that are wholes of their own, special or not, and never part of a word."""
+    return frozenset(tokenizer.get_added_vocab().values()) | frozenset(tokenizer.all_special_ids)
+
+
+def first_control(tokenizer: Any, token_ids: Sequence[int], added: Collection[int]) -> int | None:
+    """Place of the first token that is not whitespace, when it is one of `added`, else None."""
     for place, one in enumerate(token_ids):
         if tokenizer.decode([one]).strip():
-            return place if one in whole else None
+            return place if one in added else None
     return None
 
 
 def _from_first_control(tokenizer: Any, text: str) -> list[int]:
     token_ids = _encoded(tokenizer, text)
-    place = first_control(tokenizer, token_ids)
+    place = first_control(tokenizer, token_ids, added_ids(tokenizer))
     return [] if place is None else token_ids[place:]
 
 

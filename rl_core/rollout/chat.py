@@ -9,7 +9,7 @@ from typing import Any
 from rl_core.data.chat_template import ChatTemplate, Message, with_reply
 from rl_core.errors import ModelError, RecipeError
 from rl_core.models.media import PromptMedia
-from rl_core.models.turns import FIRST, CannotContinue, continuation, derive_turns, first_control, mark_of
+from rl_core.models.turns import FIRST, CannotContinue, added_ids, continuation, derive_turns, first_control, mark_of
 
 ANCHOR = "a"
 """A text that no tokenizer joins with the whitespace or the mark that follows it."""
@@ -47,6 +47,7 @@ class ChatFormat:
         self.keep_earlier_turns = keep_earlier_turns
         self.turns = derive_turns(self.template, tokenizer)
         self.stop_ids = frozenset({tokenizer.eos_token_id, *stop_ids, *self.turns.stop_ids})
+        self._added = added_ids(tokenizer)
         self._special = frozenset(tokenizer.all_special_ids)
         self._never_kept = self.stop_ids | {tokenizer.bos_token_id, tokenizer.pad_token_id}
         self._kept = self._kept_ids(keep_special_tokens)
@@ -94,7 +95,7 @@ class ChatFormat:
         self.check_several_turns()
         rest = continuation(self.template, history, self.said(messages), strict=not self.keep_earlier_turns)
         token_ids = self._encode_rest(rest)
-        first = first_control(self.tokenizer, token_ids)
+        first = first_control(self.tokenizer, token_ids, self._added)
         if first is None or not after or after[-1] not in self.stop_ids or token_ids[first] not in self.stop_ids:
             return token_ids
         is_written = after[-1] == token_ids[first] or token_ids[first] not in self.turns.opening_ids
@@ -121,7 +122,7 @@ class ChatFormat:
     def _encode_rest(self, rest: str) -> list[int]:
         """Tokens of a text that follows a reply. Some tokenizers put a space before a text that begins with a word."""
         token_ids = self.tokenizer.encode(rest, add_special_tokens=False)
-        if first_control(self.tokenizer, token_ids[:1]) is not None:
+        if first_control(self.tokenizer, token_ids[:1], self._added) is not None:
             return token_ids
         anchor = self.tokenizer.encode(ANCHOR, add_special_tokens=False)
         anchored = self.tokenizer.encode(ANCHOR + rest, add_special_tokens=False)

@@ -13,6 +13,7 @@ import torch
 from rl_core.algorithms.metrics import Metric, MetricKind
 from rl_core.data_proto import DataProto, pad_rows
 from rl_core.dispatch import Collect, Dispatch, distributed
+from rl_core.envs.turns import of_several_turns
 from rl_core.errors import StaleEngine
 from rl_core.models.packed_weights import packed_weights
 from rl_core.models.stop_ids import configured_stop_ids
@@ -80,7 +81,7 @@ class RolloutEngine:
             keep_special_tokens=config.keep_special_tokens,
             keep_earlier_turns=config.episodes.keep_earlier_turns,
         )
-        check_several_turns(self.chat, env_options)
+        check_several_turns(self.chat, of_several_turns(env_options))
 
     @distributed(Dispatch.DP_SCATTER, Collect.JOIN)
     def rollout(

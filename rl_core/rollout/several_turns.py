@@ -2,36 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Sequence
 
-from rl_core.envs.registration import config_class, spec
+from rl_core.data.chat_template import ChatTemplate
+from rl_core.models.family import sees_pictures
+from rl_core.models.tokenizer import load_processor, load_tokenizer
 from rl_core.models.turns import CannotContinue
 from rl_core.rollout.chat import ChatFormat
+from schemas.recipe import Recipe
 
 
-def most_turns(env_id: str, options: Mapping[str, Any] | None = None) -> int:
-    """Turns that an environment gives a row that asks for no number of its own: the recipe's, or its class's default.
+def check_several_turns(chat: ChatFormat, env_ids: Sequence[str]) -> None:
+    """Args: env_ids: environments of several turns. Rows that name others are seen when a second turn comes.
 
-    Raises: EnvError when there is no such environment.
+    Raises: CannotContinue, naming the first, when the template cannot carry several turns.
     """
-    known = spec(env_id, options)
-    for settings in (options, known.kwargs.get("env_config")):
-        if isinstance(settings, Mapping) and isinstance(told := settings.get("max_turns"), int):
-            return told
-    fields = getattr(config_class(known.load()), "model_fields", {})
-    return int(fields["max_turns"].default) if "max_turns" in fields else 1
-
-
-def check_several_turns(chat: ChatFormat, env_options: Mapping[str, Mapping[str, Any]]) -> None:
-    """Whether the environments that a recipe names can be played. Rows that name others are seen at a second turn.
-
-    Raises: CannotContinue, naming one of several turns, when the template cannot carry them.
-    """
-    several = [env_id for env_id, options in env_options.items() if most_turns(env_id, options) > 1]
-    if not several:
+    if not env_ids:
         return
     try:
         chat.check_several_turns()
     except CannotContinue as refusal:
-        raise CannotContinue(f"environments.{several[0]} has several turns: {refusal}") from refusal
+        raise CannotContinue(f"environment {env_ids[0]} has several turns: {refusal}") from refusal
+
+
+def check_recipe(recipe: Recipe, source: str, env_ids: Sequence[str]) -> None:
+    """The same before any worker starts. Args: source: the model where it lies; only its tokenizer is loaded.
+
+    Raises: CannotContinue, ModelError.
+    """
+    kwargs, rollout = recipe.model.chat_template_kwargs, recipe.rollout
+    owner = load_processor(source) if sees_pictures(source) else load_tokenizer(source)
+    chat = ChatFormat(
+        getattr(owner, "tokenizer", owner),
+        kwargs,
+        keep_special_tokens=rollout.keep_special_tokens,
+        keep_earlier_turns=rollout.episodes.keep_earlier_turns,
+        template=ChatTemplate(owner, kwargs),
+    )
+    check_several_turns(chat, env_ids)

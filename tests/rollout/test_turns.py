@@ -10,6 +10,7 @@ import pytest
 from rl_core.data.chat_template import ChatTemplate, with_reply
 from rl_core.envs import BaseTextEnv, BaseTextEnvStepOutput, register
 from rl_core.envs import registration as registration_module
+from rl_core.envs.turns import most_turns, of_several_turns
 from rl_core.models.turns import CannotContinue, derive_turns
 from rl_core.rollout.chat import ChatFormat
 from rl_core.rollout.decode import Reply, Request, StopReason
@@ -212,9 +213,16 @@ def test_a_template_that_cannot_carry_several_turns_plays_one_and_refuses_more_w
     assert chat.encode([{"role": "user", "content": "go"}]), "one turn goes on"
     with pytest.raises(CannotContinue, match=reason):
         play(chat, "<|im_end|>")
-    with pytest.raises(CannotContinue, match=f"environments.talking has several turns: .*{reason}"):
-        check_several_turns(chat, {"single": {"target": f"{__name__}:TalkingEnv"}, "talking": {}})
-    check_several_turns(chat, {"single": {"target": f"{__name__}:TalkingEnv"}})
+    named = {"single": {"target": f"{__name__}:TalkingEnv"}, "talking": {}}
+    assert of_several_turns(named, "rewrite") == ["talking"]
+    with pytest.raises(CannotContinue, match=f"environment talking has several turns: .*{reason}"):
+        check_several_turns(chat, of_several_turns(named))
+
+
+def test_the_number_of_turns_is_that_of_recipe_or_class():
+    assert [most_turns(name) for name in ("search", "gsm8k", "text2sql", "rewrite")] == [2, 1, 5, 1]
+    assert most_turns("search", {"max_turns": 1}) == 1
+    assert most_turns("own", {"target": f"{__name__}:TalkingEnv", "max_turns": 4}) == 4
 
 
 @pytest.mark.parametrize("kind", ["strips reasoning", "drops what it opened"])
