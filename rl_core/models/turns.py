@@ -77,10 +77,13 @@ def continuation(
     except Exception as error:
         roles = ", ".join(str(message.get("role")) for message in messages)
         raise CannotContinue(f"the chat template refuses a turn of role {roles} after a reply: {error}") from error
-    if whole.count(mark) != 1:
-        raise CannotContinue(
-            "the chat template leaves out the assistant's earlier turns; it cannot carry several turns"
+    if (times := whole.count(mark)) != 1:
+        does = (
+            f"writes the assistant's earlier turns {times} times"
+            if times
+            else "leaves out the assistant's earlier turns"
         )
+        raise CannotContinue(f"the chat template {does}; it cannot carry several turns")
     head, _, rest = whole.partition(mark)
     # What the template writes between its own opening and a reply, as Idefics3 does a space, the reply writes itself.
     if strict and not (head.startswith(before) and not head[len(before) :].strip()):
@@ -184,9 +187,16 @@ def _difference(before: str, head: str) -> str:
     return f"{was!r} became {now!r}"
 
 
+def special_ids(tokenizer: Any) -> dict[str, int]:
+    """Special tokens by their text: those that transformers has names for, and those of the tokenizer's own file."""
+    named = dict(zip(tokenizer.all_special_tokens, tokenizer.all_special_ids, strict=True))
+    own = {str(token): place for place, token in tokenizer.added_tokens_decoder.items() if token.special}
+    return named | own
+
+
 def added_ids(tokenizer: Any) -> frozenset[int]:
     """Tokens that are wholes of their own, special or not, and never part of a word."""
-    return frozenset(tokenizer.get_added_vocab().values()) | frozenset(tokenizer.all_special_ids)
+    return frozenset(tokenizer.get_added_vocab().values()) | frozenset(special_ids(tokenizer).values())
 
 
 def first_control(tokenizer: Any, token_ids: Sequence[int], added: Collection[int]) -> int | None:
@@ -219,7 +229,7 @@ def _written_ids(template: ChatTemplate, tokenizer: Any) -> set[int]:
     texts = [_rendered(lambda told=told: template.conversation(told)) for told in tried]
     # The fullest that the template takes: some know no system message, some no second turn.
     text = next((text for text in texts if text), "")
-    return set(_encoded(tokenizer, text)) & set(tokenizer.all_special_ids)
+    return set(_encoded(tokenizer, text)) & set(special_ids(tokenizer).values())
 
 
 def _encoded(tokenizer: Any, text: str) -> list[int]:

@@ -9,7 +9,16 @@ from typing import Any
 from rl_core.data.chat_template import ChatTemplate, Message, with_reply
 from rl_core.errors import ModelError, RecipeError
 from rl_core.models.media import PromptMedia
-from rl_core.models.turns import FIRST, CannotContinue, added_ids, continuation, derive_turns, first_control, mark_of
+from rl_core.models.turns import (
+    FIRST,
+    CannotContinue,
+    added_ids,
+    continuation,
+    derive_turns,
+    first_control,
+    mark_of,
+    special_ids,
+)
 
 ANCHOR = "a"
 """A text that no tokenizer joins with the whitespace or the mark that follows it."""
@@ -48,7 +57,9 @@ class ChatFormat:
         self.turns = derive_turns(self.template, tokenizer)
         self.stop_ids = frozenset({tokenizer.eos_token_id, *stop_ids, *self.turns.stop_ids})
         self._added = added_ids(tokenizer)
-        self._special = frozenset(tokenizer.all_special_ids)
+        self._special = special_ids(tokenizer)
+        # An end of turn need not be a special token.
+        self._dropped = self.stop_ids.union(self._special.values())
         self._never_kept = self.stop_ids | {tokenizer.bos_token_id, tokenizer.pad_token_id}
         self._kept = self._kept_ids(keep_special_tokens)
 
@@ -68,9 +79,7 @@ class ChatFormat:
         Args: tags: special tokens that the environment parses. They stay, whatever else does, unless they end replies.
         """
         kept = self._kept | self._ids_of(tags) - self._never_kept
-        if kept.isdisjoint(token_ids):
-            return self.tokenizer.decode(token_ids, skip_special_tokens=True)
-        said = [one for one in token_ids if one in kept or one not in self._special]
+        said = [one for one in token_ids if one in kept or one not in self._dropped]
         return self.tokenizer.decode(said, skip_special_tokens=False)
 
     def history(self, messages: Sequence[Message], item: Mapping[str, Any]) -> list[Message]:
@@ -141,9 +150,8 @@ class ChatFormat:
 
     def _text_tokens(self) -> frozenset[int]:
         """Special tokens that are kept when the recipe names none: all that are no control tokens of the template."""
-        return self._special - self.turns.control_ids - self._never_kept
+        return frozenset(self._special.values()) - self.turns.control_ids - self._never_kept
 
     def _ids_of(self, names: Collection[str]) -> frozenset[int]:
         """Ids of those that are special tokens here; others are ordinary text, which always stays."""
-        special = dict(zip(self.tokenizer.all_special_tokens, self.tokenizer.all_special_ids, strict=True))
-        return frozenset(special[name] for name in names if name in special)
+        return frozenset(self._special[name] for name in names if name in self._special)

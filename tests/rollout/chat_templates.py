@@ -227,7 +227,6 @@ def character_tokenizer(template: str, special: tuple[str, ...], eos: str, bos: 
         unk_token="<unk>",
         eos_token=eos,
         bos_token=bos,
-        additional_special_tokens=[token for token in special if token not in (eos, bos)],
         padding_side="left",
         clean_up_tokenization_spaces=False,
         chat_template=template,

@@ -75,7 +75,18 @@ def test_a_reply_without_tags_reads_as_it_always_did():
     assert chat.decode(odd) == tokenizer.decode(odd, skip_special_tokens=True) == "ab"
 
 
+def test_an_end_of_turn_that_is_no_special_token_is_no_text():
+    from tokenizers import AddedToken
+
+    tokenizer = character_tokenizer(chatml(), ("<|im_start|>", "<|endoftext|>"), "<|endoftext|>")
+    tokenizer.add_tokens([AddedToken("<|im_end|>", special=False)])
+    chat = ChatFormat(tokenizer, {})
+    assert chat.turns.end_id == tokenizer.convert_tokens_to_ids("<|im_end|>") in chat.stop_ids
+    assert chat.decode(ids(chat, "2<|im_end|>")) == "2"
+
+
 def test_tokens_of_pictures_are_no_text(tiny_vlm_dir: Path):
     chat = chat_format(ModelBundle(str(tiny_vlm_dir), ModelConfig(path=str(tiny_vlm_dir))), {})
     reply = ids(chat, "<image>red<global-img><end_of_utterance><|im_end|>")
-    assert chat.decode(reply, SearchEnv.tags) == chat.tokenizer.decode(reply, skip_special_tokens=True) == "red"
+    text = chat.decode(reply, SearchEnv.tags)
+    assert text == chat.tokenizer.decode(reply, skip_special_tokens=True) and "<image>" not in text
