@@ -78,12 +78,8 @@ def continuation(
         roles = ", ".join(str(message.get("role")) for message in messages)
         raise CannotContinue(f"the chat template refuses a turn of role {roles} after a reply: {error}") from error
     if (times := whole.count(mark)) != 1:
-        does = (
-            f"writes the assistant's earlier turns {times} times"
-            if times
-            else "leaves out the assistant's earlier turns"
-        )
-        raise CannotContinue(f"the chat template {does}; it cannot carry several turns")
+        does = f"writes {times} times" if times else "leaves out"
+        raise CannotContinue(f"the chat template {does} the assistant's earlier turns; it cannot carry several turns")
     head, _, rest = whole.partition(mark)
     # What the template writes between its own opening and a reply, as Idefics3 does a space, the reply writes itself.
     if strict and not (head.startswith(before) and not head[len(before) :].strip()):
