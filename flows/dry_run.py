@@ -9,8 +9,9 @@ from rl_core.data.prepare import plan_cache
 from rl_core.data.prepare_media import MediaSettings, plan_media
 from rl_core.data.prepare_pairs import plan_pairs
 from rl_core.data.resolve import planned_sources, preparation_settings
+from rl_core.envs.turns import of_several_turns
 from rl_core.home import Home
-from rl_core.models.locate import model_shape, tokenizer_identity
+from rl_core.models.locate import check_path, model_shape, tokenizer_identity
 from rl_core.recipes import dump_recipe, load_recipe
 from rl_core.train.memory import estimate_memory
 from schemas.recipe import Domain, Recipe
@@ -20,12 +21,28 @@ def print_plan(recipe: str, overrides: Sequence[str], profile: str | None) -> No
     """Print what a run would do."""
     settings, home, console = load_recipe(recipe, overrides, profile), Home.default(), Console(highlight=False)
     console.print(dump_recipe(settings), soft_wrap=True, markup=False)
+    check_turns(settings, home)
     for title, text in (
         ("cache", cache_plan(settings, home)),
         ("devices", device_plan(settings)),
         ("memory", memory_plan(settings, home)),
     ):
         console.print(f"[bold]{title}[/bold]  {text}", soft_wrap=True)
+
+
+def check_turns(recipe: Recipe, home: Home) -> None:
+    """Whether the model's chat template can carry the recipe's environments, where the model is on this machine.
+
+    Raises: ModelError.
+    """
+    if recipe.domain not in (Domain.TEXT, Domain.VISION):
+        return
+    several = of_several_turns(recipe.environments, recipe.data.default_env_class)
+    if several and model_shape(recipe.model.path, home.models) is not None:
+        # Here, since a plan for environments of one turn needs no transformers and is to be quick.
+        from rl_core.rollout.several_turns import check_recipe
+
+        check_recipe(recipe, check_path(recipe.model.path, home.models), several)
 
 
 def cache_plan(recipe: Recipe, home: Home) -> str:

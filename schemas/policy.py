@@ -1,14 +1,35 @@
 """The recipe's blocks about one trained model: its weights, its adapters and averages, its optimiser."""
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from schemas.section import DType, Section
 
 Decay = Annotated[float, Field(ge=0, lt=1)]
 """Of a moving average."""
+
+RESERVED_TEMPLATE_KWARGS = frozenset(
+    {
+        *("messages", "conversation", "add_generation_prompt", "continue_final_message"),
+        *("tokenize", "return_dict", "return_tensors", "return_assistant_tokens_mask", "sanitize_control_tokens"),
+        *("padding", "truncation", "max_length", "tokenizer_kwargs", "processor_kwargs", "load_audio_from_video"),
+    }
+)
+"""Arguments of `apply_chat_template` that preparation and rollout set themselves."""
+
+
+def reserved_template_kwargs(template_kwargs: Mapping[str, Any]) -> str:
+    """What is wrong with options of a chat template; empty when nothing is."""
+    taken = sorted(RESERVED_TEMPLATE_KWARGS & set(template_kwargs))
+    if not taken:
+        return ""
+    return (
+        f"{', '.join(taken)} cannot be set: the rollout decides it (a prompt that ends with the assistant's message is "
+        "continued, any other opens the assistant's turn); keep only variables of the template, such as enable_thinking"
+    )
 
 
 class FSDPMode(StrEnum):
@@ -72,7 +93,7 @@ class ModelConfig(Section):
     frozen: list[ModelPart] | None = None
     """Parts of a vision-language model that are not trained and get no adapters; unset freezes the vision tower."""
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
-    """Passed to the tokenizer's chat template, in the length filter and in the rollout alike."""
+    """Variables of the chat template, such as `enable_thinking`, in the length filter and in the rollout alike."""
     attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
     """Attention implementation of transformers."""
     exact: bool = False
@@ -84,6 +105,13 @@ class ModelConfig(Section):
     Rollout and reference never do, so the policy that learns is then another one than the one that sampled."""
     trust_remote_code: bool = False
     """Run Python code that lies beside the weights, where a family has its classes there (HunyuanImage-3.0)."""
+
+    @field_validator("chat_template_kwargs")
+    @classmethod
+    def _template_variables_only(cls, value: dict[str, Any]) -> dict[str, Any]:
+        if problem := reserved_template_kwargs(value):
+            raise ValueError(problem)
+        return value
 
 
 class LoraConfig(Section):

@@ -87,6 +87,9 @@ class EpisodeConfig(Section):
     environments make the same batches, and thereby the same samples, in every run."""
     at_once: int = Field(default=64, ge=1)
     """Most environments at work at the same time in one rank."""
+    keep_earlier_turns: bool = False
+    """Play several turns although the chat template changes turns that are over, as Qwen3's leaves out their reasoning:
+    they stay as they were sampled, which is then not what the template writes. Otherwise such a run is refused."""
 
 
 class RolloutConfig(Section):
@@ -110,6 +113,10 @@ class RolloutConfig(Section):
     """Most that the trainer's log-probabilities of a step's tokens may differ from the engine's in the mean; the run
     stops beyond it. Unset: 0.01 where both compute in float32, 0.1 in process in bfloat16, 0.2 with an engine of its
     own, and no limit for rollouts that are a step old."""
+    keep_special_tokens: list[str] | None = None
+    """Special tokens that stay in the text of a reply as environments read it, such as `<search>` or `[TOOL_CALLS]`.
+    Unset keeps all but the control tokens of the chat template (of a model that sees pictures: none). Those in the
+    `tags` of a row's environment stay in any case; what ends a reply, begins a text or pads it never does."""
     max_batch_size: int = Field(default=256, ge=1)
     """Most rows decoded at once."""
     cuda_graphs: bool = True

@@ -10,9 +10,11 @@ from rl_core.data.media_files import prompt_files
 from rl_core.data.prepare_media import MediaSettings, PromptCounter, prepare_media
 from rl_core.data.prepare_pairs import prepare_pairs
 from rl_core.data.resolve import preparation_settings, resolve_sources
+from rl_core.envs.turns import of_several_turns
 from rl_core.home import Home
 from rl_core.models.locate import locate, tokenizer_identity
 from rl_core.rollout.rewriting import QuestionLengths
+from rl_core.rollout.several_turns import check_recipe
 from rl_core.rollout.vision_chat import prompt_tokenizer
 from rl_core.tracking.artifacts import with_artifacts
 from rl_core.trainers.progress import ProgressEvent, announce
@@ -40,6 +42,8 @@ def prepare_cache(recipe: dict[str, Any], report: ValidationReport) -> CacheRece
 
 def _prepare_prompts(recipe: Recipe, home: Home) -> CacheReceipt:
     """Tokenised and filtered by length."""
+    if several := of_several_turns(recipe.environments, recipe.data.default_env_class):
+        check_recipe(recipe, locate(recipe.model.path, home.models), several)
     return prepare.prepare_cache(
         resolve_sources(recipe.data.train, home.data),
         resolve_sources(recipe.data.eval, home.data),

@@ -25,7 +25,7 @@ from schemas.receipts import CacheReceipt, SourceFile
 
 __all__ = ["CODE_VERSION", "PreparationSettings", "load_prepared", "plan_cache", "prepare_cache"]
 
-CODE_VERSION = "2"
+CODE_VERSION = "3"
 """Raised whenever the same inputs would be prepared into other rows."""
 
 

@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from rl_core.data.atomic import storage_error
+from rl_core.data.chat_template import ChatTemplate
 from rl_core.data.parallel import ordered_map
 from rl_core.data.prompt_items import Item, to_json
 from rl_core.errors import DataError
 
 BATCH = 1024
+COUNTING_VERSION = "2"
+"""Raised whenever the same prompts would be counted otherwise."""
 CountItems = Callable[[Sequence[Item], Mapping[str, Any]], list[int]]
 MAX_BATCH_CHARACTERS = 8 * 2**20
 
@@ -37,6 +40,7 @@ class LengthCounter:
     ) -> None:
         self.tokenizer = tokenizer
         self.template_kwargs = dict(template_kwargs or {})
+        self.template = ChatTemplate(tokenizer, self.template_kwargs)
         self.num_workers = num_workers
         self.cache_dir = cache_dir
         self.count_by_itself: CountItems | None = getattr(tokenizer, "count_items", None)
@@ -47,7 +51,7 @@ class LengthCounter:
         self._key = _tokenizer_key(tokenizer, self.template_kwargs) if cache_dir else b""
 
     def lengths(self, items: Sequence[Item], places: Sequence[str]) -> list[int]:
-        """Tokens of each item's templated prompt, the generation prompt included.
+        """Tokens of each item's templated prompt, as the rollout encodes it.
 
         Raises: DataError when the chat template refuses a prompt, naming its place.
         """
@@ -91,11 +95,10 @@ class LengthCounter:
         return lengths
 
     def _render(self, items: Sequence[Item], places: Sequence[str]) -> list[str]:
-        options = {"add_generation_prompt": True, "tokenize": False, **self.template_kwargs}
         texts = []
         for item, place in zip(items, places, strict=True):
             try:
-                texts.append(self.tokenizer.apply_chat_template(item["prompt"], **options))
+                texts.append(self.template.prompt(item["prompt"]))
             # Templates run as Jinja and raise what they like; only here is the row known.
             except Exception as error:
                 raise DataError(f"{place} field prompt: the tokenizer's chat template refuses it: {error}") from error
@@ -120,7 +123,12 @@ def _batches(items: Sequence[Item], places: Sequence[str]) -> Iterator[tuple[Seq
 def _tokenizer_key(tokenizer: Any, template_kwargs: Mapping[str, Any]) -> bytes:
     backend = getattr(tokenizer, "backend_tokenizer", None)
     vocabulary = backend.to_str() if backend is not None else to_json(tokenizer.get_vocab(), "tokenizer")
-    parts = [vocabulary, str(tokenizer.chat_template), to_json(dict(template_kwargs), "template_kwargs")]
+    parts = [
+        COUNTING_VERSION,
+        vocabulary,
+        str(tokenizer.chat_template),
+        to_json(dict(template_kwargs), "template_kwargs"),
+    ]
     return hashlib.sha256("\0".join(parts).encode()).digest()
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from rl_core.demo.contestants import Answer, Question
 from rl_core.models.bundle import ModelBundle
-from rl_core.models.tokenizer import encode_chat
+from rl_core.models.stop_ids import configured_stop_ids
+from rl_core.rollout.chat import ChatFormat
 from rl_core.rollout.decode import Request, Sampling, decode
 from schemas.policy import ModelConfig
 
@@ -17,22 +16,19 @@ class Speaker:
     """One loaded model. Args: source: what `locate` returned. config: chat template and attention of the recipe."""
 
     def __init__(self, source: str, config: ModelConfig, device: str) -> None:
-        self.device, self.config = torch.device(device), config
+        self.device = torch.device(device)
         bundle = ModelBundle(source, config)
         self.tokenizer, self.policy = bundle.tokenizer, bundle.policy.to(self.device).eval()
+        stop_ids = configured_stop_ids(self.policy.language_model)
+        self.chat = ChatFormat(self.tokenizer, config.chat_template_kwargs, stop_ids)
 
     def answer(self, question: Question) -> Answer:
         """Its reply to the conversation."""
-        prompt = encode_chat(self.tokenizer, question.messages, self.config.chat_template_kwargs)
-        sampling = Sampling(question.max_new_tokens, question.temperature, self._eos_ids(), self.tokenizer.pad_token_id)
+        prompt, stop_ids = self.chat.encode(question.messages), tuple(sorted(self.chat.stop_ids))
+        sampling = Sampling(question.max_new_tokens, question.temperature, stop_ids, self.tokenizer.pad_token_id)
         generator = torch.Generator(self.device).manual_seed(question.seed)
         requests = [Request(prompt, 1, question.max_new_tokens)]
         with self.policy.ready_to_decode() as packed:
             (reply,) = decode(self.policy, requests, sampling, generator, self.device, packed)
-        text = self.tokenizer.decode(reply.token_ids, skip_special_tokens=True)
+        text = self.chat.decode(reply.token_ids)
         return Answer(text=text, is_cut=reply.stop_reason.is_truncated)
-
-    def _eos_ids(self) -> tuple[int, ...]:
-        configured: Any = self.policy.language_model.generation_config.eos_token_id
-        several = configured if isinstance(configured, list) else [configured]
-        return tuple(sorted({self.tokenizer.eos_token_id, *(one for one in several if one is not None)}))

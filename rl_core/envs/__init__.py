@@ -1,6 +1,6 @@
 """Environments: small classes that turn a model's reply into a reward (the SkyRL contract)."""
 
-from rl_core.envs.base import BaseTextEnv, BaseTextEnvStepOutput, ConversationType, Message
+from rl_core.envs.base import BaseTextEnv, BaseTextEnvStepOutput, ConversationType, Message, tag_pairs
 from rl_core.envs.registration import EnvSpec, accepted_ground_truths, environments, make, register, registered
 from rl_core.envs.tools.core import ToolGroup, tool
 from schemas.ground_truth import ground_truth_kind
@@ -18,5 +18,6 @@ __all__ = [
     "make",
     "register",
     "registered",
+    "tag_pairs",
     "tool",
 ]

@@ -38,6 +38,11 @@ def plain(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else value
 
 
+def tag_pairs(*names: str) -> frozenset[str]:
+    """The opening and the closing tag of each name."""
+    return frozenset(tag for name in names for tag in (f"<{name}>", f"</{name}>"))
+
+
 class BaseTextEnv:
     """One conversation about one row. A subclass implements `step`; everything else has a default."""
 
@@ -49,6 +54,8 @@ class BaseTextEnv:
 
     ground_truth_kinds: ClassVar[frozenset[str]] = frozenset({"string", "number", "list", "test_cases"})
     """The kinds of `reward_spec.ground_truth` this environment takes."""
+    tags: ClassVar[frozenset[str]] = tag_pairs("think")
+    """Tags that it reads in replies. Where a tokenizer has them as special tokens, they stay in the text."""
     max_concurrent_steps: ClassVar[int | None] = None
     """Most of its kind at work at once in one rank; unset leaves it to `rollout.episodes.at_once`."""
 

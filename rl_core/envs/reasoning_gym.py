@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rl_core.envs.base import BaseTextEnv, BaseTextEnvStepOutput, Message, plain
+from rl_core.envs.base import BaseTextEnv, BaseTextEnvStepOutput, Message, plain, tag_pairs
 from rl_core.envs.registration import environments
 from rl_core.envs.tools.answers import AnswerPlace, read_answer
 from rl_core.envs.tools.expressions import is_harmless_literal, is_plain_arithmetic
@@ -54,6 +54,7 @@ class ReasoningGymEnv(BaseTextEnv):
 
     config: Config
     ground_truth_kinds: ClassVar[frozenset[str]] = frozenset({"string", "number"})
+    tags: ClassVar[frozenset[str]] = tag_pairs("think", "answer")
 
     def __init__(
         self, env_config: Config | Mapping[str, Any] | None = None, extras: Mapping[str, Any] | None = None

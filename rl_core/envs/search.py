@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from rl_core.envs.base import BaseTextEnv, BaseTextEnvStepOutput
+from rl_core.envs.base import BaseTextEnv, BaseTextEnvStepOutput, tag_pairs
 from rl_core.envs.registration import environments
 from rl_core.envs.tools.answers import last_tag
 from rl_core.envs.tools.search import SearchToolGroup
@@ -69,6 +69,7 @@ class SearchEnv(BaseTextEnv):
 
     config: Config
     ground_truth_kinds: ClassVar[frozenset[str]] = frozenset({"string", "number", "list"})
+    tags: ClassVar[frozenset[str]] = tag_pairs("think", "search", "information", "answer")
 
     def __init__(
         self, env_config: Config | Mapping[str, Any] | None = None, extras: Mapping[str, Any] | None = None

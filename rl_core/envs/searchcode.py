@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from rl_core.envs.base import BaseTextEnv, BaseTextEnvStepOutput
+from rl_core.envs.base import BaseTextEnv, BaseTextEnvStepOutput, tag_pairs
 from rl_core.envs.gsm8k import read_answer, read_number, read_truths
 from rl_core.envs.registration import environments
 from rl_core.envs.search import SearchSettings
@@ -52,6 +52,7 @@ class SearchCodeEnv(BaseTextEnv):
 
     config: Config
     ground_truth_kinds: ClassVar[frozenset[str]] = frozenset({"string", "number", "list"})
+    tags: ClassVar[frozenset[str]] = tag_pairs("think", "tool", "search", "python", "solution")
     # Deadlines of programs count wall time: more of them than processors would time each other out.
     max_concurrent_steps: ClassVar[int | None] = os.cpu_count()
 

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from rl_core.envs.base import BaseTextEnv, BaseTextEnvStepOutput, Message
+from rl_core.envs.base import BaseTextEnv, BaseTextEnvStepOutput, Message, tag_pairs
 from rl_core.envs.registration import environments
 from rl_core.envs.tools.sql import (
     MAX_ROWS,
@@ -61,6 +61,7 @@ class Text2SQLEnv(BaseTextEnv):
 
     config: Config
     ground_truth_kinds: ClassVar[frozenset[str]] = frozenset({"string"})
+    tags: ClassVar[frozenset[str]] = tag_pairs("think", "sql", "solution", "observation")
 
     def __init__(
         self, env_config: Config | Mapping[str, Any] | None = None, extras: Mapping[str, Any] | None = None

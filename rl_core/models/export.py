@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from rl_core.models.bundle import ModelBundle
+from rl_core.models.stop_ids import record_stop_ids, sampled_stop_ids
 from rl_core.train.lora import TRAINED, inject_lora
 from schemas.recipe import ExportKind, LoraConfig
 
@@ -25,8 +26,10 @@ def export_policy(bundle: ModelBundle, trained: dict[str, Tensor], lora: LoraCon
     if unexpected:
         raise ValueError(f"trained weights the model does not have: {unexpected[:3]}")
     model: Any = policy.model
+    record_stop_ids(policy.language_model, sampled_stop_ids(policy.language_model, bundle))
     if lora is not None and lora.export is ExportKind.ADAPTER:
         model.save_pretrained(out, selected_adapters=[TRAINED])
+        policy.language_model.generation_config.save_pretrained(out)
     else:
         model = model.merge_and_unload() if lora is not None else model
         model.to(_stored_dtype(bundle)).save_pretrained(out)

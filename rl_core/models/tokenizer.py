@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from rl_core.data.chat_template import ChatTemplate
 from rl_core.errors import ModelError
 
 
@@ -54,10 +55,9 @@ def _checked(tokenizer: Any, source: str) -> Any:
 
 
 def encode_chat(tokenizer: Any, messages: list[dict[str, Any]], template_kwargs: dict[str, Any]) -> list[int]:
-    """Token ids of a conversation, ending where the assistant's reply begins."""
-    return tokenizer.apply_chat_template(
-        messages, add_generation_prompt=True, tokenize=True, return_dict=False, **template_kwargs
-    )
+    """Token ids of a conversation, ending where the assistant's reply begins, or goes on after a prefill."""
+    text = ChatTemplate(tokenizer, template_kwargs).prompt(messages)
+    return tokenizer.encode(text, add_special_tokens=False)
 
 
 def _first_line(error: Exception) -> str:

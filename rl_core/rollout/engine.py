@@ -13,11 +13,14 @@ import torch
 from rl_core.algorithms.metrics import Metric, MetricKind
 from rl_core.data_proto import DataProto, pad_rows
 from rl_core.dispatch import Collect, Dispatch, distributed
+from rl_core.envs.turns import of_several_turns
 from rl_core.errors import StaleEngine
+from rl_core.models.stop_ids import configured_stop_ids
 from rl_core.rank_info import RankInfo
 from rl_core.rollout.decode import Reply, Request, Sampling, decode, positions_of
 from rl_core.rollout.episode import Episode
 from rl_core.rollout.episodes import Generate, run_episodes
+from rl_core.rollout.several_turns import check_several_turns
 from rl_core.rollout.siblings import collect_parts, part_of, play_together
 from rl_core.rollout.vision_chat import chat_format
 from rl_core.train.meshes import Meshes
@@ -70,7 +73,14 @@ class RolloutEngine:
     ) -> None:
         self.backend, self.config, self.env_options, self.seed = backend, config, env_options, seed
         self.tokenizer = backend.bundle.tokenizer
-        self.chat = chat_format(backend.bundle, template_kwargs, self._eos_ids())
+        self.chat = chat_format(
+            backend.bundle,
+            template_kwargs,
+            configured_stop_ids(backend.policy.language_model),
+            keep_special_tokens=config.keep_special_tokens,
+            keep_earlier_turns=config.episodes.keep_earlier_turns,
+        )
+        check_several_turns(self.chat, of_several_turns(env_options))
 
     @distributed(Dispatch.DP_SCATTER, Collect.JOIN)
     def rollout(
@@ -185,7 +195,7 @@ class RolloutEngine:
             "uid": [e.item["uid"] for e in episodes],
             "prompt": [e.item["prompt"] for e in episodes],
             "media": [e.media for e in episodes],
-            "response": [self.chat.decode(e.response_ids) for e in episodes],
+            "response": [self.chat.decode(e.response_ids, e.tags) for e in episodes],
             "ground_truth": [e.item["env_extras"]["reward_spec"]["ground_truth"] for e in episodes],
             "stop_reason": [str(e.stop_reason) for e in episodes],
             "replies": [list(e.replies) for e in episodes],
@@ -201,9 +211,7 @@ class RolloutEngine:
         return int(widths[0]), int(widths[1])
 
     def _eos_ids(self) -> tuple[int, ...]:
-        configured = self.backend.policy.language_model.generation_config.eos_token_id
-        several = configured if isinstance(configured, list) else [configured]
-        return tuple(sorted({self.tokenizer.eos_token_id, *(one for one in several if one is not None)}))
+        return tuple(sorted(self.chat.stop_ids))
 
     def _generator(self, purpose: str, step: int) -> torch.Generator:
         # Ranks that share weight matrices decode the same rows with the same random numbers.

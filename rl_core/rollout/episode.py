@@ -20,6 +20,10 @@ class Episode:
     item: dict[str, Any]
     group: int
     prompt_ids: list[int] = field(default_factory=list)
+    history: list[dict[str, Any]] = field(default_factory=list)
+    """The conversation so far in messages; replies are told by their place alone, since their tokens are kept."""
+    tags: frozenset[str] = frozenset()
+    """Special tokens that the environment parses."""
     media: PromptMedia | None = None
     """What the prompt shows besides text; siblings share it."""
     env: Any = None

@@ -15,6 +15,7 @@ from typing import Any
 
 from rl_core.envs import make
 from rl_core.errors import EnvError
+from rl_core.models.turns import CannotContinue
 from rl_core.rollout.chat import ChatFormat
 from rl_core.rollout.decode import Reply, Request, StopReason
 from rl_core.rollout.env_calls import EnvCall, EnvCalls, Outcome, described
@@ -103,7 +104,7 @@ class _Play:
         episode = self.episodes[row]
         if len(episode.context) + len(reply.token_ids) >= self.max_context_length:
             reply = _cut_by_context(reply)
-        text = self.chat.decode(reply.token_ids)
+        text = self.chat.decode(reply.token_ids, episode.tags)
         episode.add_reply(reply, text)
         timeout_s, owner = self._time_left(episode), type(episode.env)
         self.calls.submit(row, EnvCall.STEP, episode.env.step, text, timeout_s=timeout_s, owner=owner)
@@ -116,6 +117,10 @@ class _Play:
         if error is None:
             try:
                 self._digest(episode, outcome)
+            except CannotContinue as refusal:
+                # What holds of every conversation ends the run; what this row said fails the row.
+                self.chat.check_several_turns()
+                error = described(refusal)
             except Exception as fault:  # what an environment answered may be anything; the others go on
                 error = described(fault)
         if error is not None:
@@ -132,7 +137,8 @@ class _Play:
 
     def _digest(self, episode: Episode, outcome: Outcome) -> None:
         if outcome.kind is EnvCall.INIT:
-            prompt = self.chat.encode_prompt(_prompt_of(outcome.value), episode.item)
+            messages = _prompt_of(outcome.value)
+            prompt = self.chat.encode_prompt(messages, episode.item)
             prompt_ids = prompt.token_ids
             if len(prompt_ids) >= self.max_context_length:
                 raise EnvError(
@@ -140,6 +146,7 @@ class _Play:
                     f"rollout.max_context_length ({self.max_context_length})"
                 )
             episode.prompt_ids, episode.media = prompt_ids, prompt.media
+            episode.history = self.chat.history(messages, episode.item)
         elif outcome.kind is EnvCall.STEP:
             self._finish_turn(episode, outcome.value)
 
@@ -150,7 +157,9 @@ class _Play:
         # An observation that cannot be written down fails the turn before its reward counts.
         observation: list[int] = []
         if not outcome["done"]:
-            observation = self.chat.observation(outcome["observations"], after=episode.response_ids)
+            said = outcome["observations"]
+            observation = self.chat.observation(said, episode.response_ids, episode.history)
+            episode.history = self.chat.gone_on(episode.history, said)
         episode.add_reward(reward)
         episode.metadata = dict(outcome.get("metadata") or {})
         episode.done = bool(outcome["done"]) or episode.stop_reason is StopReason.CONTEXT
@@ -170,7 +179,7 @@ def _start(episode: Episode, options: dict[str, Any] | None) -> Any:
     env = make(episode.item["env_class"], env_config=options, extras=episode.item["env_extras"])
     if episode.done:  # given up meanwhile
         env.close()
-    episode.env = env
+    episode.env, episode.tags = env, frozenset(getattr(env, "tags", ()))
     return env.init(episode.item["prompt"])
 
 

@@ -1,6 +1,7 @@
 """A pair of answers as tokens: one prompt, the chosen answer, the rejected one.
 
-An answer is encoded apart from its prompt and ends with the end-of-sequence token, as a sampled reply would.
+An answer is encoded apart from its prompt and ends with the token that ends a turn in the chat template, as a sampled
+reply would; with the end-of-sequence token where the template has none.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ class PairEncoder:
 
     def __init__(self, chat: ChatFormat, config: PreferenceConfig) -> None:
         self.chat, self.tokenizer, self.config = chat, chat.tokenizer, config
+        written = chat.turns.end_id
+        self.end_id = chat.tokenizer.eos_token_id if written is None else written
 
     def __call__(self, item: dict[str, Any]) -> PairTokens:
         """The tokens of a prepared pair. Raises: ModelError when it shows images that the model cannot see."""
@@ -59,7 +62,7 @@ class PairEncoder:
         # A reasoning model's template may have opened the block already.
         if text.startswith(OPEN) and self.tokenizer.decode(prompt[-8:]).rstrip().endswith(OPEN):
             text = text.removeprefix(OPEN)
-        return [*self.tokenizer.encode(text, add_special_tokens=False), self.tokenizer.eos_token_id]
+        return [*self.tokenizer.encode(text, add_special_tokens=False), self.end_id]
 
     def _idle(self, why: Idle) -> PairTokens:
         token = [self.tokenizer.eos_token_id]

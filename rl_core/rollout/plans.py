@@ -12,6 +12,7 @@ from rl_core.errors import ModelError
 from rl_core.models.diffusion.base import Condition
 from rl_core.models.diffusion.guidance import PromptConditions, has_two_halves
 from rl_core.models.diffusion.levels import size_of
+from rl_core.models.stop_ids import configured_stop_ids
 from rl_core.models.unified.base import UnifiedFamily
 from rl_core.rollout.chat import ChatFormat
 from rl_core.rollout.decode import Sampling, StopReason
@@ -39,7 +40,9 @@ class PlanChat(ChatFormat):
     """A `ChatFormat` that asks for a plan as the family does."""
 
     def __init__(self, bundle: Any, template_kwargs: dict[str, Any], stop_ids: Sequence[int]) -> None:
-        super().__init__(bundle.tokenizer, template_kwargs, stop_ids)
+        super().__init__(bundle.tokenizer, template_kwargs, keep_special_tokens=())
+        # A plan is no turn of a conversation: it ends where the model's own configuration says.
+        self.stop_ids = frozenset({bundle.tokenizer.eos_token_id, *stop_ids})
         self.family, self.size = bundle.family, bundle.size
 
     def encode(self, messages: list[dict[str, Any]]) -> list[int]:
@@ -52,7 +55,7 @@ class PlanWriter(RolloutEngine):
 
     def __init__(self, backend: Any, config: Any, env_options: Any, template_kwargs: Any, seed: int) -> None:
         super().__init__(backend, config, env_options, template_kwargs, seed)
-        self.chat = PlanChat(backend.bundle, template_kwargs, self._eos_ids())
+        self.chat = PlanChat(backend.bundle, template_kwargs, configured_stop_ids(backend.policy.language_model))
 
     def sampling(self, max_new_tokens: int, temperature: float) -> Sampling:
         """Plans that are laid out by the size of the picture are whole when they have their number of tokens.

@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from rl_core.data.chat_template import ChatTemplate, Message
 from rl_core.data.row_images import open_image
 from rl_core.errors import DataError
 from rl_core.models.bundle import ModelBundle
@@ -24,6 +25,26 @@ MAX_REMEMBERED = 128
 """Prompts whose pictures are kept as tensors; siblings come one after the other."""
 
 
+class PictureReader:
+    """From messages and pictures to tokens and tensors, by a processor. Args: as for `VisionChat`."""
+
+    def __init__(
+        self, processor: Any, model_type: str, image_token_id: int, template_kwargs: Mapping[str, Any]
+    ) -> None:
+        self.processor, self.family, self.image_token_id = processor, family_of(model_type), image_token_id
+        self.template = ChatTemplate(processor, template_kwargs)
+
+    def __call__(self, messages: Sequence[Message], images: Sequence[Any]) -> Encoded:
+        """A prompt that ends where the reply begins. Raises: DataError when a picture cannot be opened, or marks and
+        pictures differ in number."""
+        text = self.template.prompt(with_pictures(messages, len(images)))
+        pictures = [open_image(image) for image in images]
+        shown = {"images": [pictures]} if pictures else {}
+        inputs = self.processor(text=[text], add_special_tokens=False, return_tensors="pt", **shown)
+        media: PromptMedia | None = media_of(inputs, self.family, self.image_token_id) if pictures else None
+        return Encoded(inputs["input_ids"][0].tolist(), media)
+
+
 class VisionChat(ChatFormat):
     """A `ChatFormat` whose prompts show pictures. Pictures are opened and processed here, once for all siblings."""
 
@@ -34,9 +55,13 @@ class VisionChat(ChatFormat):
         image_token_id: int,
         template_kwargs: dict[str, Any],
         stop_ids: Collection[int] = (),
+        **options: Any,
     ) -> None:
-        super().__init__(processor.tokenizer, template_kwargs, stop_ids)
-        self.processor, self.family, self.image_token_id = processor, family_of(model_type), image_token_id
+        """Args: options: further ones of `ChatFormat`."""
+        self.reader = PictureReader(processor, model_type, image_token_id, template_kwargs)
+        self.image_token_id = image_token_id
+        template = self.reader.template
+        super().__init__(processor.tokenizer, template_kwargs, stop_ids, template=template, **options)
         self._known: OrderedDict[str, Encoded] = OrderedDict()
 
     def encode_prompt(self, messages: list[dict[str, Any]], item: Mapping[str, Any]) -> Encoded:
@@ -47,28 +72,32 @@ class VisionChat(ChatFormat):
         images = list(item["env_extras"].get("images") or [])
         key = json.dumps([messages, images], sort_keys=True, default=str)
         if key not in self._known:
-            self._known[key] = self._encode(messages, images)
+            self._known[key] = self.reader(messages, images)
             while len(self._known) > MAX_REMEMBERED:
                 self._known.popitem(last=False)
         return self._known[key]
 
-    def _encode(self, messages: list[dict[str, Any]], images: Sequence[Any]) -> Encoded:
-        text = self.processor.apply_chat_template(
-            with_pictures(messages, len(images)), add_generation_prompt=True, tokenize=False, **self.template_kwargs
-        )
-        pictures = [open_image(image) for image in images]
-        shown = {"images": [pictures]} if pictures else {}
-        inputs = self.processor(text=[text], add_special_tokens=False, return_tensors="pt", **shown)
-        media: PromptMedia | None = media_of(inputs, self.family, self.image_token_id) if pictures else None
-        return Encoded(inputs["input_ids"][0].tolist(), media)
+    def history(self, messages: Sequence[Message], item: Mapping[str, Any]) -> list[Message]:
+        """A row's prompt as `observation` takes it, pictures in their places."""
+        return with_pictures(messages, len(item["env_extras"].get("images") or []))
+
+    def said(self, messages: Sequence[Message]) -> list[Message]:
+        """An environment's messages as `observation` puts them. Raises: DataError when they would show pictures."""
+        return with_pictures(messages, 0)
+
+    def _text_tokens(self) -> frozenset[int]:
+        """None: most special tokens of these models stand for pictures, which are no text."""
+        return frozenset()
 
 
-def chat_format(bundle: ModelBundle, template_kwargs: dict[str, Any], stop_ids: Collection[int] = ()) -> ChatFormat:
-    """The format of a bundle's model."""
+def chat_format(
+    bundle: ModelBundle, template_kwargs: dict[str, Any], stop_ids: Collection[int] = (), **options: Any
+) -> ChatFormat:
+    """The format of a bundle's model. Args: options: further ones of `ChatFormat`."""
     if bundle.processor is None:
-        return ChatFormat(bundle.tokenizer, template_kwargs, stop_ids)
+        return ChatFormat(bundle.tokenizer, template_kwargs, stop_ids, **options)
     config = bundle.policy.language_model.config
-    return VisionChat(bundle.processor, config.model_type, config.image_token_id, template_kwargs, stop_ids)
+    return VisionChat(bundle.processor, config.model_type, config.image_token_id, template_kwargs, stop_ids, **options)
 
 
 def with_pictures(messages: Sequence[Mapping[str, Any]], num_images: int) -> list[dict[str, Any]]:
@@ -113,8 +142,8 @@ def prompt_tokenizer(source: str) -> Any:
     facts = picture_facts(source)
 
     def count_items(items: Sequence[Mapping[str, Any]], template_kwargs: Mapping[str, Any]) -> list[int]:
-        chat = VisionChat(processor, *facts, dict(template_kwargs))
-        return [len(chat.encode_prompt(list(item["prompt"]), item).token_ids) for item in items]
+        read = PictureReader(processor, *facts, template_kwargs)
+        return [len(read(item["prompt"], item["env_extras"].get("images") or []).token_ids) for item in items]
 
     processor.tokenizer.count_items = count_items
     return processor.tokenizer

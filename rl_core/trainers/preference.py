@@ -21,6 +21,8 @@ from rl_core.trainers.text import TextTrainer
 from schemas.placement import ROWS_OF_A_PASS
 from schemas.preference import ReferenceMode
 
+ENCODING_VERSION = "2"
+"""Raised whenever the same pairs would become other tokens."""
 PAIRS_AT_ONCE = 256
 """Pairs whose reference is computed that are on a replica at the same time."""
 
@@ -110,6 +112,7 @@ class PreferenceTrainer(TextTrainer):
     def _reference_of(self, items: Sequence[dict[str, Any]]) -> ReferenceStore:
         home, recipe = Home.default(), self.recipe
         parts = {
+            "encoding": ENCODING_VERSION,
             "model": model_identity(self.source_model, home.data / "memo"),
             "tokens": recipe.preference.model_dump_json(exclude={"reference"}),
             "template_kwargs": json.dumps(recipe.model.chat_template_kwargs, sort_keys=True),

@@ -1,6 +1,7 @@
 """The command as a person meets it: in a process of its own, by its exit code and what it prints."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -95,3 +96,19 @@ def test_debug_shows_the_traceback(tmp_path: Path):
     assert done.returncode != 0
     assert "Traceback" in done.stderr
     assert "RecipeError" in done.stderr
+
+
+@pytest.fixture
+def forgetful_model(tiny_model_dir: Path, tmp_path: Path) -> str:
+    """A model whose chat template shows the last message alone."""
+    shutil.copytree(tiny_model_dir, tmp_path / "model")
+    (tmp_path / "model" / "chat_template.jinja").write_text("{{ messages[-1].content }}")
+    return str(tmp_path / "model")
+
+
+def test_several_turns_that_a_template_cannot_carry_are_refused_at_the_dry_run(forgetful_model: str, tmp_path: Path):
+    arguments = ["run", "smoke/text", f"model.path={forgetful_model}", "--dry-run"]
+    assert rl_train(tmp_path, *arguments).returncode == 0
+    said = refusal(tmp_path, *arguments, "environments.search={}")
+    assert "environment search has several turns: the chat template leaves out the assistant's earlier turns" in said
+    assert rl_train(tmp_path, *arguments, "environments.search.max_turns=1").returncode == 0

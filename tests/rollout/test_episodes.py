@@ -241,9 +241,10 @@ def test_odd_tokens_of_a_reply_stay_as_they_were_sampled(play, chat: ChatFormat)
 
 def test_template_options_reach_prompt_and_observation_alike(tiny_model_dir: Path):
     tokenizer = load_tokenizer(str(tiny_model_dir))
+    role = "{{ message['role'] }}"
     tokenizer.chat_template = tokenizer.chat_template.replace(
-        "assistant\n{% endif %}", "assistant{{ mood }}\n{% endif %}"
-    )
+        role, role + "{{ mood if message['role'] == 'assistant' else '' }}"
+    ).replace("assistant\n{% endif %}", "assistant{{ mood }}\n{% endif %}")
     chat = ChatFormat(tokenizer, {"mood": " calmly"})
     assert tokenizer.decode(chat.encode([{"role": "user", "content": "1"}])).endswith("assistant calmly\n")
     assert tokenizer.decode(chat.observation(OBSERVATION, after=[])).endswith("assistant calmly\n")

@@ -11,15 +11,18 @@ import torch
 
 from rl_core.data.pictures import Scene, draw
 from rl_core.data.row_images import placed_images
+from rl_core.envs import BaseTextEnvStepOutput
+from rl_core.envs.geo3k import Geo3kEnv
 from rl_core.errors import DataError, ModelError
 from rl_core.models.bundle import ModelBundle
 from rl_core.models.tiny_vlm import IMAGE_TOKENS
 from rl_core.models.vlm import VLMPolicy
 from rl_core.rollout.chat import ChatFormat
-from rl_core.rollout.decode import Sampling, decode
+from rl_core.rollout.decode import Reply, Sampling, StopReason, decode
 from rl_core.rollout.episodes import run_episodes
 from rl_core.rollout.vision_chat import VisionChat, chat_format, prompt_tokenizer, with_pictures
 from schemas.recipe import ModelConfig
+from tests.rollout.chat_templates import SHAPES
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +92,36 @@ def test_episodes_carry_the_pictures_and_siblings_share_them(bundle: ModelBundle
     assert [episode.error for episode in episodes] == [None] * 6
     assert [(count, media is not None) for count, media in seen[0]] == [(3, True), (3, True)]
     assert len({id(episode.media) for episode in episodes}) == 2
+
+
+class AgainEnv(Geo3kEnv):
+    """Asks again once."""
+
+    def step(self, action: str) -> BaseTextEnvStepOutput:
+        self.turns += 1
+        said = [{"role": "user", "content": "Sure?"}]
+        done = self.turns == 2
+        return BaseTextEnvStepOutput(observations=[] if done else said, reward=0.0, done=done, metadata={})
+
+
+def test_a_template_that_takes_parts_alone_carries_several_turns(tiny_vlm_dir: Path, tmp_path: Path):
+    bundle = ModelBundle(str(tiny_vlm_dir), ModelConfig(path=str(tiny_vlm_dir)))
+    bundle.processor.chat_template = bundle.tokenizer.chat_template = SHAPES["idefics 3"].template
+    chat = chat_format(bundle, {})
+    end = bundle.tokenizer.convert_tokens_to_ids("<end_of_utterance>")
+    assert end in chat.stop_ids and chat.turns.end_id == end
+    item = item_with(tmp_path, 2) | {"env_class": f"{__name__}:AgainEnv"}
+    reply = bundle.tokenizer.encode(" 11<end_of_utterance>", add_special_tokens=False)
+    said = [Reply(reply, [-1.0] * len(reply), StopReason.EOS)]
+    (episode,) = run_episodes([item], 1, chat, lambda requests: said, {}, 512)
+    assert (episode.error, episode.num_turns) == (None, 2)
+    whole = [*item["prompt"], {"role": "assistant", "content": "11"}, {"role": "user", "content": "Sure?"}]
+    assert episode.context[: -len(reply)] == chat.encode_prompt(whole, item).token_ids
+
+
+def test_an_observation_shows_no_pictures(bundle: ModelBundle):
+    with pytest.raises(DataError, match="1 marks <image> for 0 images"):
+        chat_format(bundle, {}).observation([{"role": "user", "content": "<image>"}], after=[])
 
 
 def test_marks_that_do_not_fit_the_pictures_are_refused():

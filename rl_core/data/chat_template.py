@@ -1,0 +1,118 @@
+"""From messages to the text that a model reads, by the chat template that comes with it.
+
+Preparation counts with this file and the rollout encodes with it, so both see the same text. Two things differ between
+templates and are found out or decided here:
+
+* Some take a message's content as a string, others (Idefics3, SmolVLM) only as a list of parts. Both are tried on a
+  mark: the form that a template takes is the one in which the mark comes through.
+* A prompt whose last message is the assistant's is a prefill: the turn stays open (`continue_final_message`) and the
+  reply goes on where the message stops. Otherwise the template opens the assistant's turn (`add_generation_prompt`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+from rl_core.errors import ModelError, RecipeError
+from schemas.policy import reserved_template_kwargs
+
+Message = dict[str, Any]
+PROBE = "\u241fprobe\u241f"
+"""A text that no template writes by itself."""
+
+
+class ChatTemplate:
+    """One model's chat template with the options of the recipe.
+
+    Args: owner: the tokenizer, or the processor of a vision-language model. template_kwargs: of the recipe.
+    Raises: RecipeError when an option is one that is decided here.
+    """
+
+    def __init__(self, owner: Any, template_kwargs: Mapping[str, Any] | None = None) -> None:
+        self.owner, self.template_kwargs = owner, dict(template_kwargs or {})
+        if problem := reserved_template_kwargs(self.template_kwargs):
+            raise RecipeError(f"model.chat_template_kwargs: {problem}")
+
+    def prompt(self, messages: Sequence[Mapping[str, Any]]) -> str:
+        """The text of a prompt, ending where the reply begins.
+
+        Raises: ModelError when the template cannot continue the assistant's last message. What the template itself
+        raises comes through.
+        """
+        if is_prefilled(messages):
+            return self._continued(messages)
+        return self._render(messages, add_generation_prompt=True)
+
+    def conversation(self, messages: Sequence[Mapping[str, Any]]) -> str:
+        """The text of a conversation as it stands, no turn opened after it."""
+        return self._render(messages, add_generation_prompt=False)
+
+    @cached_property
+    def takes_parts(self) -> bool:
+        """Whether contents must be lists of parts: as a string the probe does not come through, as a part it does."""
+        as_string, as_part = [{"role": "user", "content": PROBE}], [{"role": "user", "content": _part(PROBE)}]
+        return not self._shows(as_string) and self._shows(as_part)
+
+    def _shows(self, messages: list[Message]) -> bool:
+        try:
+            text = self.owner.apply_chat_template(messages, tokenize=False, **self.template_kwargs)
+        # Templates run as Jinja and raise what they like: what raises does not take this form.
+        except Exception:
+            return False
+        return PROBE in text and f"'{PROBE}'" not in text
+
+    def _render(self, messages: Sequence[Mapping[str, Any]], **options: bool) -> str:
+        shown = [self._shaped(message) for message in messages]
+        return self.owner.apply_chat_template(shown, tokenize=False, **options, **self.template_kwargs)
+
+    def _shaped(self, message: Mapping[str, Any]) -> Message:
+        content = message.get("content")
+        is_text = isinstance(content, str) and self.takes_parts
+        return {**message, "content": _part(content)} if is_text else dict(message)
+
+    def _continued(self, messages: Sequence[Mapping[str, Any]]) -> str:
+        said = text_of(messages[-1])
+        try:
+            text = self._render(messages, continue_final_message=True)
+        # transformers raises ValueError, templates raise what they like.
+        except Exception as error:
+            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            raise ModelError(
+                f"the chat template cannot continue the assistant's last message {said[:60]!r} ({reason}); end the "
+                "prompt with a user's message"
+            ) from error
+        if not text.rstrip().endswith(said.strip()):
+            raise ModelError(
+                f"the chat template cannot continue the assistant's last message {said[:60]!r}: it renders it as "
+                f"{text[-60:]!r}; end the prompt with a user's message"
+            )
+        return text
+
+
+def is_prefilled(messages: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the last message is the assistant's own beginning, which the reply continues."""
+    return bool(messages) and messages[-1].get("role") == "assistant"
+
+
+def text_of(message: Mapping[str, Any]) -> str:
+    """The text of a message, whether its content is a string or a list of parts."""
+    content = message.get("content")
+    if isinstance(content, str) or content is None:
+        return content or ""
+    return "".join(str(part.get("text") or "") for part in content if isinstance(part, Mapping))
+
+
+def with_reply(messages: Sequence[Mapping[str, Any]], reply: str) -> list[Message]:
+    """The conversation once the assistant has replied; a prefill and its reply are one message."""
+    told = [dict(message) for message in messages]
+    if not is_prefilled(told):
+        return [*told, {"role": "assistant", "content": reply}]
+    content = told[-1].get("content") or ""
+    longer = content + reply if isinstance(content, str) else [*content, *_part(reply)]
+    return [*told[:-1], {**told[-1], "content": longer}]
+
+
+def _part(text: str) -> list[dict[str, str]]:
+    return [{"type": "text", "text": text}]
