@@ -64,7 +64,10 @@ class AdaptedLinear(lora.Linear):
         if parts is None:
             return super().forward(x, *args, **kwargs)
         base, down, up, scaling = parts
-        return _Adapted.apply(x, base.weight, base.bias, down.weight, up.weight, scaling)  # type: ignore[return-value]
+        states_NI = x.reshape(-1, x.shape[-1])
+        whole_NO: Any = _Adapted.apply(states_NI, base.weight, base.bias, down.weight, up.weight, scaling)
+        # Not within it: some models go on in place, which a function's output must not be a view for.
+        return whole_NO.view(*x.shape[:-1], base.out_features)
 
 
 def product(
@@ -121,7 +124,7 @@ class _Adapted(torch.autograd.Function):
         whole_NO, narrow_NR = product(states_NI, (weight_OI, down_RI, up_OR), scaling, bias_O)
         ctx.save_for_backward(states, narrow_NR, weight_OI, down_RI, up_OR)
         ctx.scaling = scaling
-        return whole_NO.to(states.dtype).view(*states.shape[:-1], len(weight_OI))
+        return whole_NO.to(states.dtype)
 
     @staticmethod
     @once_differentiable

@@ -189,12 +189,21 @@ class CausalLMPolicy(nn.Module):
     @property
     def block_classes(self) -> tuple[str, ...]:
         """Names of the classes that FSDP wraps one by one."""
-        return tuple(self.language_model._no_split_modules or ())
+        if named := self.language_model._no_split_modules:
+            return tuple(named)
+        lists = [module for module in self.backbone.modules() if isinstance(module, nn.ModuleList)]
+        longest = max(lists, key=len, default=None)
+        return () if not longest else (type(longest[0]).__name__,)
 
     @property
     def lora_targets(self) -> list[str] | str:
         """Linear layers that get an adapter unless a recipe names others."""
-        return "all-linear"
+        linear = {name: module for name, module in self.model.named_modules() if isinstance(module, nn.Linear)}
+        if all(type(module) is nn.Linear for module in linear.values()):
+            return "all-linear"
+        # A family's own kind of linear layer computes something that an adapter does not know.
+        head = self.language_model.get_output_embeddings()
+        return [name for name, module in linear.items() if type(module) is nn.Linear and module is not head]
 
     def enable_activation_checkpointing(self) -> None:
         """Recompute the blocks in the backward pass."""
@@ -214,14 +223,21 @@ class CausalLMPolicy(nn.Module):
             )
         packing.enable_packing(self.language_model)
 
+    def why_no_prompt_sharing(self) -> str | None:
+        """Why `share_prompts=True` would not give the same; None where it does."""
+        if self.is_exact:
+            return "shared prompts are no exact ones"
+        if self.sequence_parallel is not None:
+            return "sequences are shared"
+        if self.paths is not None and (why := self.paths.why_not(Path.SHARED)):
+            return why
+        return shared_prompts.why_not(self.language_model)
+
     def enable_prompt_sharing(self) -> bool:
         """Allow `share_prompts=True` if the result is the same then. Returns: whether it is."""
-        model = self.language_model
-        if self.is_exact or (self.paths is not None and self.paths.why_not(Path.SHARED)):
+        if self.why_no_prompt_sharing() is not None:
             return False
-        if self.sequence_parallel is not None or not shared_prompts.can_share(model):
-            return False
-        packing.enable_packing(model)
+        packing.enable_packing(self.language_model)
         return True
 
     def _score(
@@ -298,6 +314,8 @@ def recompute_in_backward(block: nn.Module) -> None:
 
 
 def blocks(policy: Any) -> list[nn.Module]:
-    """The repeated transformer blocks, which FSDP wraps one by one; found by class, wrapped or not."""
+    """The repeated transformer blocks, which FSDP wraps one by one; found by class, wrapped or not, the outermost."""
     names = set(policy.block_classes)
-    return [module for module in policy.modules() if names & {cls.__name__ for cls in type(module).__mro__}]
+    found = [module for module in policy.modules() if names & {cls.__name__ for cls in type(module).__mro__}]
+    inside = {id(part) for block in found for part in block.modules() if part is not block}
+    return [module for module in found if id(module) not in inside]

@@ -26,12 +26,17 @@ if TYPE_CHECKING:
 
 ALIKE = 1e-3
 """Difference of a log-probability, by how far log-probabilities lie apart, up to which two ways are the same."""
-PROMPTS, RESPONSES = (3, 7), ((5, 2), (4, 6))
+PROMPTS, RESPONSES = (3, 14), ((12, 2), (5, 9))
 """Lengths of the rows that are tried: two prompts of two siblings."""
 SHORT = 4
-"""Windows of attention are cut to so many keys meanwhile; those rows would not reach the end of real ones."""
-WINDOWS = ("sliding_window", "attention_chunk_size")
-"""What configs call them."""
+"""Attention is cut to so many keys meanwhile, where it is cut; those rows would not reach the end of real windows."""
+WINDOWS = (
+    *("sliding_window", "sliding_window_size", "attention_chunk_size", "attention_window_size", "window_size"),
+    *("local_attention", "keep_window_size", "index_topk"),
+)
+"""What configs call the number of keys."""
+NAMED_SO = ("window", "chunk", "topk", "local_attention")
+"""What modules call theirs, as a part of the name."""
 
 
 class Path(StrEnum):
@@ -114,7 +119,9 @@ class Paths:
     truth: Truth | None = None
     """None for a model whose forward gives something else than log-probabilities."""
     refused: Mapping[Path, str] = field(default_factory=dict)
-    """The ways that are not used, and why."""
+    """The ways that give something else, and what."""
+    closed: Mapping[Path, str] = field(default_factory=dict)
+    """The ways that were not even tried, and why."""
     attention: str = "sdpa"
     """The implementation it was loaded with."""
     asked_attention: str = "sdpa"
@@ -122,7 +129,7 @@ class Paths:
 
     def why_not(self, path: Path) -> str | None:
         """Why a way is not used; None where it is."""
-        return self.refused.get(path)
+        return self.refused.get(path) or self.closed.get(path)
 
     def notes(self, name: str) -> list[str]:
         """A line for each thing that is done otherwise than usual. Args: name: of the model."""
@@ -146,6 +153,7 @@ def settle(policy: CausalLMPolicy, known: Paths | None, asked_attention: str = "
         policy.paths = known
         return
     refused: dict[Path, str] = {}
+    closed: dict[Path, str] = {}
     with torch.no_grad(), as_judged(policy):
         truth = truth_of(policy)
         replaced = _use_kernels(model)
@@ -159,9 +167,14 @@ def settle(policy: CausalLMPolicy, known: Paths | None, asked_attention: str = "
             (Path.SHARED, lambda: _shared(policy, truth)),
             (Path.CACHED, lambda: _decoded(policy, truth, in_one_batch=Path.PADDED not in refused)),
         ):
-            if why := _why_it_differs(truth, compute):
+            try:
+                why = _why_it_differs(truth, compute)
+            except _Closed as reason:
+                closed[path] = str(reason)
+                continue
+            if why is not None:
                 refused[path] = why
-    policy.paths = Paths(truth, refused, model.config._attn_implementation, asked_attention)
+    policy.paths = Paths(truth, refused, closed, model.config._attn_implementation, asked_attention)
 
 
 def truth_of(policy: CausalLMPolicy) -> Truth:
@@ -180,11 +193,30 @@ def truth_of(policy: CausalLMPolicy) -> Truth:
                     f"({type(error).__name__}: {_first_line(error)})"
                 ) from error
             all_TV = logits_LV[len(prompt) - 1 : -1].log_softmax(-1)
+            if not log_probs:
+                _check_causal(model, ids, logits_LV)
             if not bool(all_TV.isfinite().all()):
                 raise ModelError(_no_numbers(model))
             log_probs.append(tuple(all_TV.gather(-1, ids[0, len(prompt) :, None])[:, 0].tolist()))
             spreads.append(float(all_TV.std()))
     return Truth(prompts, responses, tuple(log_probs), sum(spreads) / len(spreads))
+
+
+def _check_causal(model: Any, ids_1L: Tensor, logits_LV: Tensor) -> None:
+    """Raises: ModelError when what comes later in a row changes what the model said before it."""
+    half = ids_1L.shape[1] // 2
+    before_LV = model(input_ids=ids_1L[:, :half], use_cache=False).logits[0].float()
+    difference = (before_LV - logits_LV[:half]).abs().max()
+    if difference > ALIKE * logits_LV.std():
+        raise ModelError(
+            f"{type(model).__name__} is no causal language model as it is configured: a later token changes the logits "
+            f"before it by up to {float(difference):.2g}; use a decoder (`is_decoder: true` in its config.json, if it "
+            "knows that)"
+        )
+
+
+class _Closed(Exception):
+    """A way that this model does not have."""
 
 
 def _use_kernels(model: Any) -> list[Replaced]:
@@ -215,14 +247,14 @@ def _rows(model: Any) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[tuple[in
     return prompts, tuple(tuple(draw(length) for length in group) for group in RESPONSES)
 
 
-def _why_it_differs(truth: Truth, compute: Callable[[], Tensor | None]) -> str | None:
-    """In words, what is wrong with log-probabilities; None where nothing is, or the way is closed already."""
+def _why_it_differs(truth: Truth, compute: Callable[[], Tensor]) -> str | None:
+    """In words, what is wrong with log-probabilities; None where nothing is. Raises: _Closed."""
     try:
         log_probs_BT = compute()
+    except _Closed:
+        raise
     except Exception as error:  # a foreign forward may raise anything, which only says that this is no way for it
         return f"cannot be computed ({type(error).__name__}: {_first_line(error)})"
-    if log_probs_BT is None:
-        return None
     difference = truth.largest_difference(log_probs_BT)
     if difference <= ALIKE * truth.spread:
         return None
@@ -243,19 +275,21 @@ def row_by_row(policy: CausalLMPolicy, truth: Truth, device: torch.device | str 
     return log_probs_BT
 
 
-def _packed(policy: CausalLMPolicy, truth: Truth) -> Tensor | None:
-    model = policy.language_model
-    with same_attention(model):
+def _packed(policy: CausalLMPolicy, truth: Truth) -> Tensor:
+    with same_attention(policy.language_model):
         try:
             policy.enable_packing()
-        except ModelError:
-            return None
+        except ModelError as error:
+            raise _Closed(str(error)) from error
         return policy(**truth.batch(), packed=True)[0]
 
 
-def _shared(policy: CausalLMPolicy, truth: Truth) -> Tensor | None:
+def _shared(policy: CausalLMPolicy, truth: Truth) -> Tensor:
+    if why := policy.why_no_prompt_sharing():
+        raise _Closed(why)
     with same_attention(policy.language_model):
-        return policy(**truth.batch(), share_prompts=True)[0] if policy.enable_prompt_sharing() else None
+        policy.enable_prompt_sharing()
+        return policy(**truth.batch(), share_prompts=True)[0]
 
 
 def _decoded(policy: CausalLMPolicy, truth: Truth, *, in_one_batch: bool) -> Tensor:
@@ -290,7 +324,7 @@ def _short_windows(model: Any) -> Iterator[None]:
             setattr(config, name, SHORT)
             for module in model.modules():
                 for key, value in vars(module).items():
-                    if type(value) is int and value == window and ("window" in key or "chunk" in key):
+                    if type(value) is int and value == window and any(part in key for part in NAMED_SO):
                         changed.append((module, key, window))
             for owner, key, _ in changed:
                 setattr(owner, key, SHORT)

@@ -41,13 +41,18 @@ class SharedPass:
         }
 
 
-def can_share(model: Any) -> bool:
-    """Whether siblings get the same from a transformers model that computes their prompt once."""
+def why_not(model: Any) -> str | None:
+    """Why siblings would not get the same from a transformers model that computes their prompt once; None if so."""
+    if not model.config._attn_implementation.startswith("sdpa"):
+        return f"its attention is {model.config._attn_implementation}, not sdpa"
     # What is dropped would be the same for all siblings.
-    drops = (model.training and getattr(model.config, "attention_dropout", 0)) or any(
+    if (model.training and getattr(model.config, "attention_dropout", 0)) or any(
         module.p and module.training for module in model.modules() if isinstance(module, nn.Dropout)
-    )
-    return model.config._attn_implementation.startswith("sdpa") and not drops and not other_layers(model)
+    ):
+        return "something is dropped out while it learns"
+    if other := other_layers(model):
+        return f"its layers of type {other} carry something from row to row"
+    return None
 
 
 def lay_out(input_ids_BL: Tensor, used_BL: Tensor, position_ids_BL: Tensor, num_prompt: int) -> SharedPass:

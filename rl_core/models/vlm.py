@@ -168,9 +168,9 @@ class VLMPolicy(CausalLMPolicy):
             "placement.micro_batch_size"
         )
 
-    def enable_prompt_sharing(self) -> bool:
-        """False, for the same reason."""
-        return False
+    def why_no_prompt_sharing(self) -> str | None:
+        """Always, for the same reason."""
+        return "the positions of pictures belong to rows"
 
 
 def _below(module: Any, path: str) -> Any:

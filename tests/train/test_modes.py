@@ -57,13 +57,14 @@ def test_a_recipe_can_turn_it_on_for_learning_alone(ranks: Ranks, dropping_dir: 
     assert max(old, reference) < 1e-5
 
 
-def test_adapters_drop_out_while_they_learn_and_never_else(ranks: Ranks, dropping_dir: Path) -> None:
+def test_adapters_drop_out_while_they_learn_and_never_else(tmp_path: Path) -> None:
     from rl_core.models.causal_lm import load_policy
     from rl_core.train.lora import inject_lora
     from rl_core.train.modes import evaluation_mode, learning_mode
 
-    policy = load_policy(str(dropping_dir), ModelConfig(path=str(dropping_dir)))
-    inject_lora(policy, LoraConfig(rank=4, dropout=0.5, target_modules=["c_attn"]), seed=0)
+    saved("llama", tmp_path)
+    policy = load_policy(str(tmp_path), ModelConfig(path=str(tmp_path)))
+    inject_lora(policy, LoraConfig(rank=4, dropout=0.5), seed=0)
     learning_mode(policy, own_dropout=False)
     at_work = [name for name, one in policy.named_modules() if isinstance(one, torch.nn.Dropout) and one.training]
     assert at_work and all("lora_dropout" in name for name in at_work)

@@ -42,7 +42,7 @@ def test_limits_follow_format_and_engine(tmp_path: Path) -> None:
     def limit(**changes: Any) -> float | None:
         return delta_limit(recipe(tmp_path, **changes))
 
-    in_process = {"rollout": {"engine": "in_process"}, "placement": {"num_devices": 1, "rollout_devices": 0}}
+    in_process = {"dedicated": False}
     assert limit(**in_process, fsdp={"param_dtype": "float32"}) == 0.01
     assert limit(**in_process, fsdp={"param_dtype": "bfloat16"}) == 0.1
     assert limit(fsdp={"param_dtype": "bfloat16"}) == 0.2

@@ -71,9 +71,11 @@ class UnifiedPolicy(CausalLMPolicy, DiffusionPolicy):
             return self.layout.reply_positions(last_R, step)
         return super().reply_positions(last_R, step)
 
-    def enable_prompt_sharing(self) -> bool:
-        """False where plans are laid out: a shared pass counts its tokens."""
-        return self.layout is None and super().enable_prompt_sharing()
+    def why_no_prompt_sharing(self) -> str | None:
+        """As `CausalLMPolicy`, and where plans are laid out."""
+        if self.layout is not None:
+            return "a shared pass counts the tokens of a plan, which is laid out"
+        return super().why_no_prompt_sharing()
 
     def conditions_of(self, prompts: Sequence[PromptConditions], copies: int, scale: float) -> dict[str, Tensor]:
         """Each context once, and in `rows` which of them each latent is drawn for; of both halves of a guidance the
