@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from rl_core.demo.contestants import Answer, Question
-from rl_core.models.bundle import ModelBundle
+from rl_core.models.bundle import TextBundle
 from rl_core.models.packed_weights import packed_weights
 from rl_core.models.tokenizer import encode_chat
 from rl_core.rollout.decode import Request, Sampling, decode
@@ -19,7 +19,7 @@ class Speaker:
 
     def __init__(self, source: str, config: ModelConfig, device: str) -> None:
         self.device, self.config = torch.device(device), config
-        bundle = ModelBundle(source, config)
+        bundle = TextBundle(source, config)
         self.tokenizer, self.policy = bundle.tokenizer, bundle.policy.to(self.device).eval()
 
     def answer(self, question: Question) -> Answer:

@@ -27,11 +27,13 @@ def inject_lora(policy: Any, config: LoraConfig, seed: int, *, averaged: bool = 
 
     from rl_core.models.adapted_linear import AdaptedLinear
 
+    targets = config.target_modules or policy.lora_targets
     peft_config = PeftLoraConfig(
         r=config.rank,
         lora_alpha=config.alpha,  # type: ignore[arg-type]
         lora_dropout=config.dropout,
-        target_modules=config.target_modules or policy.lora_targets,
+        target_modules=targets,
+        exclude_modules=_frozen(policy.model, targets),
     )
     peft_config._register_custom_module({nn.Linear: AdaptedLinear})
     with torch.random.fork_rng(devices=[]):
@@ -45,6 +47,22 @@ def inject_lora(policy: Any, config: LoraConfig, seed: int, *, averaged: bool = 
         for name, shadow in tensors.items():
             if is_averaged(name):
                 shadow.requires_grad_(False).data.copy_(tensors[trained_name(name)].data)
+
+
+def _frozen(model: nn.Module, targets: list[str] | str) -> list[str] | None:
+    """Full names of what is asked for and holds nothing that is trained: parts that are frozen get no adapters."""
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        return None
+    frozen = []
+    for name, module in model.named_modules():
+        own = [parameter.requires_grad for parameter in module.parameters(recurse=False)]
+        if isinstance(targets, str):
+            is_asked_for = isinstance(module, nn.Linear)
+        else:
+            is_asked_for = any(name == one or name.endswith(f".{one}") for one in targets)
+        if is_asked_for and own and not any(own):
+            frozen.append(name)
+    return frozen or None
 
 
 def is_averaged(name: str) -> bool:
