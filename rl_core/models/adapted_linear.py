@@ -121,7 +121,8 @@ class _Adapted(torch.autograd.Function):
         whole_NO, narrow_NR = product(states_NI, (weight_OI, down_RI, up_OR), scaling, bias_O)
         ctx.save_for_backward(states, narrow_NR, weight_OI, down_RI, up_OR)
         ctx.scaling = scaling
-        return whole_NO.to(states.dtype).view(*states.shape[:-1], len(weight_OI))
+        # No view for autograd: models may change what they are given in place.
+        return torch.ops.aten._unsafe_view(whole_NO.to(states.dtype), [*states.shape[:-1], len(weight_OI)])
 
     @staticmethod
     @once_differentiable

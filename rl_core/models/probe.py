@@ -161,7 +161,7 @@ def settle(policy: CausalLMPolicy, known: Paths | None, asked_attention: str = "
                     f"{why}"
                 )
         replaced = _use_kernels(model)
-        if replaced and (why := _why_it_differs(truth, lambda: row_by_row(policy, truth))):
+        if replaced and (why := _why_it_differs(truth, lambda: _learning(policy, truth))):
             for one in replaced:
                 one.undo()
             refused[Path.KERNELS] = why
@@ -253,6 +253,12 @@ def row_by_row(policy: CausalLMPolicy, truth: Truth, device: torch.device | str 
         acts_BT = batch["response_mask_BT"][row : row + 1, :length]
         log_probs_BT[row, :length] = policy(**columns, response_mask_BT=acts_BT)[0][0]
     return log_probs_BT
+
+
+def _learning(policy: CausalLMPolicy, truth: Truth) -> Tensor:
+    """The same in a pass that could learn: modules of ours then compute otherwise, and may be refused by autograd."""
+    with torch.enable_grad():
+        return row_by_row(policy, truth).detach()
 
 
 def _packed(policy: CausalLMPolicy, truth: Truth) -> Tensor | None:

@@ -27,13 +27,12 @@ def inject_lora(policy: Any, config: LoraConfig, seed: int, *, averaged: bool = 
 
     from rl_core.models.adapted_linear import AdaptedLinear
 
-    targets = config.target_modules or policy.lora_targets
     peft_config = PeftLoraConfig(
         r=config.rank,
         lora_alpha=config.alpha,  # type: ignore[arg-type]
         lora_dropout=config.dropout,
-        target_modules=targets,
-        exclude_modules=_frozen(policy.model, targets),
+        target_modules=config.target_modules or policy.lora_targets,
+        exclude_modules=_left_out(policy.model, config.target_modules or policy.lora_targets),
     )
     peft_config._register_custom_module({nn.Linear: AdaptedLinear})
     with torch.random.fork_rng(devices=[]):
@@ -49,20 +48,25 @@ def inject_lora(policy: Any, config: LoraConfig, seed: int, *, averaged: bool = 
                 shadow.requires_grad_(False).data.copy_(tensors[trained_name(name)].data)
 
 
-def _frozen(model: nn.Module, targets: list[str] | str) -> list[str] | None:
-    """Full names of what is asked for and holds nothing that is trained: parts that are frozen get no adapters."""
-    if not any(parameter.requires_grad for parameter in model.parameters()):
-        return None
-    frozen = []
+def _left_out(model: nn.Module, targets: list[str] | str) -> list[str] | None:
+    """Full names of what is asked for and gets no adapter: what is frozen, and layers that give more than a product.
+
+    A model that is frozen as a whole is one whose adapters alone are trained.
+    """
+    some_learn = any(parameter.requires_grad for parameter in model.parameters())
+    left_out = []
     for name, module in model.named_modules():
         own = [parameter.requires_grad for parameter in module.parameters(recurse=False)]
+        is_frozen = some_learn and own and not any(own)
         if isinstance(targets, str):
-            is_asked_for = isinstance(module, nn.Linear)
+            # Some routers are linear layers that answer with scores besides (Llama 4).
+            is_linear = isinstance(module, nn.Linear)
+            is_left_out = is_linear and (is_frozen or type(module).forward is not nn.Linear.forward)
         else:
-            is_asked_for = any(name == one or name.endswith(f".{one}") for one in targets)
-        if is_asked_for and own and not any(own):
-            frozen.append(name)
-    return frozen or None
+            is_left_out = is_frozen and any(name == one or name.endswith(f".{one}") for one in targets)
+        if is_left_out:
+            left_out.append(name)
+    return left_out or None
 
 
 def is_averaged(name: str) -> bool:
