@@ -35,7 +35,7 @@ def has_other_senses(config: Any) -> bool:
 
 
 def why_no_pictures(source: str) -> str:
-    """What is wrong with a row that shows pictures where a located model is trained on text, and what would be right."""
+    """What is wrong with a row that shows pictures, where a located model is trained on text, and what is right."""
     config = _config_of(source)
     if config.model_type in FAMILIES:
         return f"the row has images, and this run trains {config.model_type} on text alone; set domain: vision"

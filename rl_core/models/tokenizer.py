@@ -33,9 +33,7 @@ def _template_of_processor(name: str, revision: str) -> str | None:
     """The template that models that also see keep in a file of their processor's, which may want more libraries."""
     from transformers.utils.hub import cached_file
 
-    path = cached_file(
-        name, CHAT_TEMPLATE_FILE, revision=revision or None, _raise_exceptions_for_missing_entries=False
-    )
+    path = cached_file(name, CHAT_TEMPLATE_FILE, revision=revision or None, _raise_exceptions_for_missing_entries=False)
     return json.loads(Path(path).read_text(encoding="utf-8"))["chat_template"] if path else None
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from torch import Tensor
 
+CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"
 WEIGHTS, ONLY_SHARD = "model.safetensors", "model-00001-of-00001.safetensors"
 PROCESSOR_FILES = (
@@ -34,6 +35,7 @@ def carry_over(source: str, model: Any, out: Path) -> None:
         found = _file_of(source, name)
         if found is not None and not (out / name).exists():
             shutil.copyfile(found, out / name)
+    _restore_formats(source, out / CONFIG)
     base = _Weights.of(source)
     if base is None:
         return
@@ -82,6 +84,19 @@ class _Weights:
 
         with safe_open(self.files[name], framework="pt") as file:
             return file.get_tensor(name)
+
+
+def _restore_formats(source: str, config: Path) -> None:
+    """In the config, the format of each part as the base model names it; loading wrote its own there."""
+    found = _file_of(source, CONFIG)
+    if found is None:
+        return
+    base, exported = (json.loads(path.read_text(encoding="utf-8")) for path in (found, config))
+    for name, part in exported.items():
+        if isinstance(part, dict) and part.pop("dtype", None) is not None:
+            theirs = base.get(name) or {}
+            part |= {key: theirs[key] for key in ("dtype", "torch_dtype") if theirs.get(key) is not None}
+    config.write_text(json.dumps(exported, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def _restore(path: Path, names: Iterable[str], base: _Weights) -> None:
