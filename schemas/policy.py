@@ -91,7 +91,8 @@ class ModelConfig(Section):
     `embedded:smollm2-135m-instruct`, `embedded:smollm2-enhancer`, `embedded:tiny-vlm`, `embedded:tiny-sd3`,
     `embedded:tiny-unified`."""
     frozen: list[ModelPart] | None = None
-    """Parts of a vision-language model that are not trained and get no adapters; unset freezes the vision tower."""
+    """Parts of a vision-language model that are not trained and get no adapters; unset freezes the vision tower. In the
+    domain text everything but the language model is frozen."""
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     """Variables of the chat template, such as `enable_thinking`, in the length filter and in the rollout alike."""
     attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"

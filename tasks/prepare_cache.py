@@ -48,7 +48,9 @@ def _prepare_prompts(recipe: Recipe, home: Home) -> CacheReceipt:
         resolve_sources(recipe.data.train, home.data),
         resolve_sources(recipe.data.eval, home.data),
         preparation_settings(recipe, home, tokenizer_identity(recipe.model.path, home.models)),
-        tokenizer=lambda: prompt_tokenizer(locate(recipe.model.path, home.models)),
+        tokenizer=lambda: prompt_tokenizer(
+            locate(recipe.model.path, home.models), text_alone=recipe.domain is Domain.TEXT
+        ),
     )
 
 

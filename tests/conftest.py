@@ -91,7 +91,7 @@ def tiny_model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     folder = tmp_path_factory.mktemp("tiny-model")
-    tokenizer = _character_tokenizer()
+    tokenizer = character_tokenizer()
     vocabulary = tokenizer.get_vocab()
     config = LlamaConfig(
         vocab_size=len(tokenizer),
@@ -148,7 +148,7 @@ def tiny_vlm_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def _character_tokenizer():
+def character_tokenizer():
     """One token per printable character; `<|im_start|>`, `<|im_end|>` (eos) and `<|pad|>` are whole."""
     import string
 

@@ -26,8 +26,9 @@ class LengthCounter:
     """Counts the tokens of prompts.
 
     Args: tokenizer: one with a method `count_items(items, template_kwargs)` counts by itself, since images take tokens
-    too. template_kwargs: what the rollout passes to the chat template. num_workers: threads; 0 means all cores.
-    The tokenizer works outside the interpreter lock. cache_dir: where counts are kept; None keeps none.
+    too; of one with `why_no_images` rows with images are refused, in these words. template_kwargs: what the rollout
+    passes to the chat template. num_workers: threads; 0 means all cores. The tokenizer works outside the interpreter
+    lock. cache_dir: where counts are kept; None keeps none.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class LengthCounter:
         self.template = ChatTemplate(tokenizer, self.template_kwargs)
         self.num_workers = num_workers
         self.cache_dir = cache_dir
+        self.why_no_images: str | None = getattr(tokenizer, "why_no_images", None)
         self.count_by_itself: CountItems | None = getattr(tokenizer, "count_items", None)
         self.num_counted = 0
         """Prompts that were not found in the cache."""
@@ -53,8 +55,13 @@ class LengthCounter:
     def lengths(self, items: Sequence[Item], places: Sequence[str]) -> list[int]:
         """Tokens of each item's templated prompt, as the rollout encodes it.
 
-        Raises: DataError when the chat template refuses a prompt, naming its place.
+        Raises: DataError when the chat template refuses a prompt, or it shows what the model cannot see, naming its
+        place.
         """
+        if self.why_no_images is not None:
+            for item, place in zip(items, places, strict=True):
+                if item.get("env_extras", {}).get("images"):
+                    raise DataError(f"{place}: {self.why_no_images}")
         batches = ordered_map(self._batch, _batches(items, places), self.num_workers)
         return [length for batch in batches for length in batch]
 

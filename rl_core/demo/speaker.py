@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from rl_core.demo.contestants import Answer, Question
-from rl_core.models.bundle import ModelBundle
+from rl_core.models.bundle import TextBundle
 from rl_core.models.stop_ids import configured_stop_ids
 from rl_core.rollout.chat import ChatFormat
 from rl_core.rollout.decode import Request, Sampling, decode
@@ -17,7 +17,7 @@ class Speaker:
 
     def __init__(self, source: str, config: ModelConfig, device: str) -> None:
         self.device = torch.device(device)
-        bundle = ModelBundle(source, config)
+        bundle = TextBundle(source, config)
         self.tokenizer, self.policy = bundle.tokenizer, bundle.policy.to(self.device).eval()
         stop_ids = configured_stop_ids(self.policy.language_model)
         self.chat = ChatFormat(self.tokenizer, config.chat_template_kwargs, stop_ids)

@@ -21,7 +21,7 @@ import torch.distributed as dist
 
 from rl_core.distributed.outside import PROJECT, Outside
 from rl_core.errors import RecipeError
-from rl_core.models.bundle import ModelBundle
+from rl_core.models.bundle import ModelBundle, TextBundle
 from rl_core.rank_info import RankInfo
 from rl_core.rollout.decode import Reply, Request, Sampling, StopReason
 from rl_core.rollout.dedicated import Receiver, Replica
@@ -60,7 +60,7 @@ class SharedReplica(Replica):
 class VllmEngine(Receiver, RolloutEngine):
     """A rollout engine whose replies come from vLLM. Raises: RecipeError when it cannot be started as asked."""
 
-    bundle_class = ModelBundle
+    bundle_class = TextBundle
     replica_class = SharedReplica
     replica: SharedReplica
 

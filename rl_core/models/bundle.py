@@ -14,22 +14,33 @@ from schemas.recipe import LoraConfig, ModelConfig
 
 
 class ModelBundle:
-    """Policy and tokenizer of one model. Args: source: what `rl_core.models.locate` returned."""
+    """Policy and tokenizer of one model.
 
-    def __init__(self, source: str, config: ModelConfig) -> None:
+    Args: source: what `rl_core.models.locate` returned. text_alone: whether rows are text, whatever the model sees.
+    """
+
+    def __init__(self, source: str, config: ModelConfig, *, text_alone: bool = False) -> None:
         self.source = source
         self.config = config
-        self.processor: Any = load_processor(source) if sees_pictures(source) else None
+        self.text_alone = text_alone
+        self.processor: Any = load_processor(source) if not text_alone and sees_pictures(source) else None
         """Of a vision-language model: from messages and pictures to tensors."""
         self.tokenizer = self.processor.tokenizer if self.processor is not None else load_tokenizer(source)
-        self.policy = load_policy(source, config, self.processor)
+        self.policy = load_policy(source, config, self.processor, text_alone=text_alone)
 
     def load_policy(self) -> CausalLMPolicy:
         """The policy before training, anew."""
-        return load_policy(self.source, self.config, paths=self.policy.paths)
+        return load_policy(self.source, self.config, paths=self.policy.paths, text_alone=self.text_alone)
 
     def export(self, trained: dict[str, Tensor], lora: LoraConfig | None, out: Path) -> None:
         """Write the trained policy as a Hugging Face folder; see `export_policy`."""
         from rl_core.models.export import export_policy
 
         export_policy(self, trained, lora, out)
+
+
+class TextBundle(ModelBundle):
+    """Of a model that is trained on text alone, whatever it sees."""
+
+    def __init__(self, source: str, config: ModelConfig) -> None:
+        super().__init__(source, config, text_alone=True)

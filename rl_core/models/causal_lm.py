@@ -51,7 +51,7 @@ class CausalLMPolicy(nn.Module):
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.model = model
-        self.projection_scale = projection_scale(self.language_model)
+        self.projection_scale = projection_scale(self.head_model)
 
     @property
     def language_model(self) -> Any:
@@ -59,9 +59,21 @@ class CausalLMPolicy(nn.Module):
         return self.model.get_base_model() if hasattr(self.model, "peft_config") else self.model
 
     @property
+    def head_model(self) -> Any:
+        """What makes logits of hidden states: the transformers model itself, or one inside it."""
+        return self.language_model
+
+    @property
     def backbone(self) -> Any:
         """The transformers model without its head."""
         return backbone_of(self.language_model)
+
+    def compute_part_alone(self, alone: bool) -> bool:
+        """Whether the language model inside a larger model computes text by itself, without what is around it.
+
+        Returns: whether there is anything around it.
+        """
+        return False
 
     def hidden_states(self, inputs: Mapping[str, Any]) -> Tensor:
         """The last hidden states [B, L, H]. Args: inputs: as of `inputs`."""
@@ -74,7 +86,7 @@ class CausalLMPolicy(nn.Module):
         weight = getattr(projection, "weight", None)
         states_NH = hidden_NH if weight is None else hidden_NH.to(weight.dtype)
         if self.projection_scale is None:
-            return self.choices(own_logits(self.language_model, states_NH))
+            return self.choices(own_logits(self.head_model, states_NH))
         if isinstance(projection, nn.Module) and is_plain_head(projection):
             logits_NV = self._projected(states_NH, projection.weight)
         else:

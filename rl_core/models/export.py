@@ -9,6 +9,8 @@ from torch import Tensor
 
 from rl_core.models.bundle import ModelBundle
 from rl_core.models.stop_ids import record_stop_ids, sampled_stop_ids
+from rl_core.models.text_part import TextPartPolicy
+from rl_core.models.untouched import carry_over
 from rl_core.train.lora import TRAINED, inject_lora
 from schemas.recipe import ExportKind, LoraConfig
 
@@ -32,13 +34,24 @@ def export_policy(bundle: ModelBundle, trained: dict[str, Tensor], lora: LoraCon
         policy.language_model.generation_config.save_pretrained(out)
     else:
         model = model.merge_and_unload() if lora is not None else model
-        model.to(_stored_dtype(bundle)).save_pretrained(out)
+        _cast(model, _stored_dtype(bundle))
+        model.save_pretrained(out)
+        if isinstance(policy, TextPartPolicy):
+            carry_over(bundle.source, model, out)
     (bundle.processor or bundle.tokenizer).save_pretrained(out)
+
+
+def _cast(model: Any, dtype: Any) -> None:
+    """Store real numbers in a format; angles that are kept as complex ones (Llama 4) stay."""
+    for tensor in (*model.parameters(), *model.buffers()):
+        if tensor.is_floating_point():
+            tensor.data = tensor.data.to(dtype)
 
 
 def _stored_dtype(bundle: ModelBundle) -> Any:
     import torch
     from transformers import AutoConfig
 
-    stored = AutoConfig.from_pretrained(bundle.source.partition("@")[0]).dtype
+    config = AutoConfig.from_pretrained(bundle.source.partition("@")[0])
+    stored = config.dtype or config.get_text_config().dtype
     return stored if isinstance(stored, torch.dtype) else torch.float32

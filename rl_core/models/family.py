@@ -8,33 +8,73 @@ from rl_core.errors import ModelError
 from rl_core.models import causal_lm
 from rl_core.models.causal_lm import CausalLMPolicy
 from rl_core.models.probe import Paths, settle
+from rl_core.models.text_part import TextPartPolicy
 from rl_core.models.vlm import FAMILIES, FROZEN_BY_DEFAULT, VLMPolicy, family_of, media_of
+from schemas.policy import ModelPart
 from schemas.recipe import ModelConfig
+
+OTHER_SENSES = "vision_config", "audio_config"
+"""What configs call the parts that see and hear."""
 
 
 def sees_pictures(source: str) -> bool:
-    """Whether a located model is a vision-language model. Raises: ModelError when its class is not supported."""
+    """Whether a located model can be trained on rows that show pictures. Raises: ModelError when it has no config."""
+    return _config_of(source).model_type in FAMILIES
+
+
+def has_other_senses(config: Any) -> bool:
+    """Whether a config is that of a model that takes pictures or sounds besides text."""
+    from transformers.models.auto import modeling_auto
+
+    types = (
+        modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+        modeling_auto.MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES,
+    )
+    has_parts = any(getattr(config, name, None) is not None for name in OTHER_SENSES)
+    return has_parts or any(config.model_type in names for names in types)
+
+
+def why_no_pictures(source: str) -> str:
+    """What is wrong with a row that shows pictures, where a located model is trained on text, and what is right."""
     config = _config_of(source)
-    if getattr(config, "vision_config", None) is not None:
-        family_of(config.model_type)
-    return config.model_type in FAMILIES
+    if config.model_type in FAMILIES:
+        return f"the row has images, and this run trains {config.model_type} on text alone; set domain: vision"
+    if has_other_senses(config):
+        return (
+            f"the row has images, and models of type {config.model_type!r} are trained on text alone; leave the row "
+            f"out, or use one of the types that are trained on images: {', '.join(sorted(FAMILIES))}"
+        )
+    return "the row has images, which this language model cannot see; use a vision-language model and domain: vision"
 
 
 def picture_facts(source: str) -> tuple[str, int]:
     """The `model_type` of a located vision-language model, and its image token. Raises: ModelError."""
     config = _config_of(source)
+    family_of(config.model_type)
     return config.model_type, config.image_token_id
 
 
-def load_policy(source: str, config: ModelConfig, processor: Any = None, paths: Paths | None = None) -> CausalLMPolicy:
+def load_policy(
+    source: str,
+    config: ModelConfig,
+    processor: Any = None,
+    paths: Paths | None = None,
+    *,
+    text_alone: bool = False,
+) -> CausalLMPolicy:
     """The policy with float32 master weights.
 
-    Args: processor: of a vision-language model. paths: what an earlier load of the same model found out.
+    Args: processor: of a vision-language model. paths: what an earlier load of the same model found out. text_alone:
+    whether no row shows anything.
     Raises: ModelError when the model cannot be loaded, or is no model that can be trained.
     """
-    if not sees_pictures(source):
+    found = _config_of(source)
+    if found.model_type in FAMILIES and not text_alone:
+        policy: CausalLMPolicy = _load_vlm(source, config, processor)
+    elif has_other_senses(found):
+        policy = _load_text_part(source, config, found)
+    else:
         return causal_lm.load_policy(source, config, paths)
-    policy = _load_vlm(source, config, processor)
     settle(policy, paths, config.attention)
     return policy
 
@@ -46,6 +86,37 @@ def _load_vlm(source: str, config: ModelConfig, processor: Any) -> VLMPolicy:
     frozen = FROZEN_BY_DEFAULT if config.frozen is None else config.frozen
     known = model.config.model_type, model.config.image_token_id
     return VLMPolicy(model, frozen, _blank(processor, *known) if processor is not None else None)
+
+
+def _load_text_part(source: str, config: ModelConfig, found: Any) -> TextPartPolicy:
+    if ModelPart.LANGUAGE_MODEL in (config.frozen or ()):
+        raise ModelError(
+            f"model.frozen names {ModelPart.LANGUAGE_MODEL}, but rows of text train nothing else; leave it out"
+        )
+    if getattr(found, "is_encoder_decoder", False):
+        raise ModelError(
+            f"model.path {config.path}: models of type {found.model_type!r} read with an encoder and write with a "
+            "decoder, which is not supported; use a decoder-only model"
+        )
+    return TextPartPolicy(causal_lm.load_model(_class_of(found), source, config, "model that reads and writes text"))
+
+
+def _class_of(config: Any) -> Any:
+    """The class that a checkpoint was saved from, so that it is saved again as what it came; else what loads its type.
+
+    transformers' own choice for a type may be its language model alone.
+    """
+    import transformers
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoModelForMultimodalLM
+
+    for name in config.architectures or ():
+        named = getattr(transformers, name, None)
+        if getattr(named, "config_class", None) is type(config):
+            return named
+    for auto_class in (AutoModelForImageTextToText, AutoModelForMultimodalLM):
+        if type(config) in auto_class._model_mapping:
+            return auto_class
+    return AutoModelForCausalLM
 
 
 def _config_of(source: str) -> Any:

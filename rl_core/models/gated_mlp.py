@@ -98,7 +98,9 @@ class _Gated(torch.autograd.Function):
         states_NH = states.reshape(-1, states.shape[-1])
         gated_NM, raised_NM = states_NH @ gate_MH.t(), states_NH @ up_MH.t()
         ctx.save_for_backward(states, gated_NM, raised_NM, gate_MH, up_MH, down_HM)
-        return ((silu(gated_NM) * raised_NM) @ down_HM.t()).view(*states.shape[:-1], len(down_HM))
+        made_NH = (silu(gated_NM) * raised_NM) @ down_HM.t()
+        # No view for autograd: models may add to what they are given in place (Llama 4's experts).
+        return torch.ops.aten._unsafe_view(made_NH, [*states.shape[:-1], len(down_HM)])
 
     @staticmethod
     @once_differentiable

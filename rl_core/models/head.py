@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_core.errors import ModelError
-from rl_core.models.backbone import backbone_of
+from rl_core.models.backbone import backbone_name, backbone_of
 
 ALIKE = 1e-5
 """Difference, as a share of the largest logit, up to which two ways of computing logits in float32 are the same."""
@@ -111,9 +111,9 @@ class _Answer:
 @contextmanager
 def _answering(model: Any, hidden_BNH: Tensor) -> Iterator[None]:
     """For the block, the model's backbone answers with these states."""
-    backbone, prefix = backbone_of(model), model.base_model_prefix
-    model._modules[prefix] = _Backbone(backbone, hidden_BNH)
+    backbone, name = backbone_of(model), backbone_name(model)
+    model._modules[name] = _Backbone(backbone, hidden_BNH)
     try:
         yield
     finally:
-        model._modules[prefix] = backbone
+        model._modules[name] = backbone

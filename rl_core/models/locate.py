@@ -12,7 +12,7 @@ from rl_core.models import embedded
 PIPELINE_INDEX = "model_index.json"
 """What makes a folder a diffusers pipeline; its parts lie in folders of their own."""
 TOKENIZER_FILES = (
-    *("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"),
+    *("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "chat_template.json"),
     *("vocab.json", "merges.txt", "spiece.model"),
 )
 
@@ -73,6 +73,23 @@ def model_identity(source: str, memo_dir: Path) -> str:
 
 
 def model_shape(path: str, models_dir: Path) -> dict[str, Any] | None:
-    """The `config.json` of a local model, or None when it is not on this machine (yet)."""
+    """The `config.json` of a local model, or None when it is not on this machine (yet).
+
+    Of a model that also sees or hears, that of its language model.
+    """
     config = Path(check_path(path, models_dir)) / "config.json"
-    return json.loads(config.read_text()) if config.is_file() else None
+    if not config.is_file():
+        return None
+    shape = json.loads(config.read_text())
+    return shape if "hidden_size" in shape or "text_config" not in shape else _text_shape(config.parent)
+
+
+def _text_shape(folder: Path) -> dict[str, Any]:
+    """With the defaults of its class, which files leave out (Gemma 3 its heads and its vocabulary)."""
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(folder)
+    text = config.get_text_config()
+    # Whether the head is tied may stand with the whole or with the part.
+    tied = bool(getattr(config, "tie_word_embeddings", False) or getattr(text, "tie_word_embeddings", False))
+    return text.to_dict() | {"tie_word_embeddings": tied}

@@ -42,6 +42,8 @@ NAMED_SO = ("window", "chunk", "topk", "local_attention")
 class Path(StrEnum):
     """A way of computing what the model itself gives."""
 
+    PART = "language model alone"
+    """The language model inside a model that also sees or hears, without what is around it."""
     KERNELS = "kernels"
     """Norms, MLPs and rotations of ours in the place of the model's."""
     PADDED = "padded"
@@ -57,6 +59,7 @@ class Path(StrEnum):
     def instead(self) -> str:
         """What is done where it differs."""
         return {
+            Path.PART: "text goes through the whole model",
             Path.KERNELS: "the model's own modules are used",
             Path.PADDED: "rows are computed one by one, and decoded beside rows of the same length only",
             Path.PACKED: "rows are padded",
@@ -148,6 +151,7 @@ def settle(policy: CausalLMPolicy, known: Paths | None, asked_attention: str = "
     """
     model = policy.language_model
     if known is not None:
+        policy.compute_part_alone(known.why_not(Path.PART) is None)
         if known.why_not(Path.KERNELS) is None:
             _use_kernels(model)
         policy.paths = known
@@ -156,8 +160,16 @@ def settle(policy: CausalLMPolicy, known: Paths | None, asked_attention: str = "
     closed: dict[Path, str] = {}
     with torch.no_grad(), as_judged(policy):
         truth = truth_of(policy)
+        if policy.compute_part_alone(True) and (why := _why_it_differs(truth, lambda: row_by_row(policy, truth))):
+            policy.compute_part_alone(False)
+            refused[Path.PART] = why
+            if why := _why_it_differs(truth, lambda: row_by_row(policy, truth)):
+                raise ModelError(
+                    f"{type(model).__name__} cannot be trained on text: log-probabilities from its last hidden states "
+                    f"{why}"
+                )
         replaced = _use_kernels(model)
-        if replaced and (why := _why_it_differs(truth, lambda: row_by_row(policy, truth))):
+        if replaced and (why := _why_it_differs(truth, lambda: _learning(policy, truth))):
             for one in replaced:
                 one.undo()
             refused[Path.KERNELS] = why
@@ -273,6 +285,12 @@ def row_by_row(policy: CausalLMPolicy, truth: Truth, device: torch.device | str 
         acts_BT = batch["response_mask_BT"][row : row + 1, :length]
         log_probs_BT[row, :length] = policy(**columns, response_mask_BT=acts_BT)[0][0]
     return log_probs_BT
+
+
+def _learning(policy: CausalLMPolicy, truth: Truth) -> Tensor:
+    """The same in a pass that could learn: modules of ours then compute otherwise, and may be refused by autograd."""
+    with torch.enable_grad():
+        return row_by_row(policy, truth).detach()
 
 
 def _packed(policy: CausalLMPolicy, truth: Truth) -> Tensor:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 from rl_core.data.chat_template import ChatTemplate
 from rl_core.errors import ModelError
+
+CHAT_TEMPLATE_FILE = "chat_template.json"
+"""Where processors keep the template, besides `chat_template.jinja`, which tokenizers read as well."""
 
 
 def load_tokenizer(source: str) -> Any:
@@ -18,9 +23,19 @@ def load_tokenizer(source: str) -> Any:
     name, _, revision = source.partition("@")
     try:
         tokenizer = AutoTokenizer.from_pretrained(name, revision=revision or None)
+        if tokenizer.chat_template is None:
+            tokenizer.chat_template = _template_of_processor(name, revision)
     except (OSError, ValueError) as error:
         raise ModelError(f"model.path {source}: cannot load a tokenizer: {_first_line(error)}") from error
     return _checked(tokenizer, source)
+
+
+def _template_of_processor(name: str, revision: str) -> str | None:
+    """The template that models that also see keep in a file of their processor's, which may want more libraries."""
+    from transformers.utils.hub import cached_file
+
+    path = cached_file(name, CHAT_TEMPLATE_FILE, revision=revision or None, _raise_exceptions_for_missing_entries=False)
+    return json.loads(Path(path).read_text(encoding="utf-8"))["chat_template"] if path else None
 
 
 def load_processor(source: str) -> Any:

@@ -35,6 +35,9 @@ class Encoded:
 class ChatFormat:
     """Encodes prompts and observations, decodes replies, all with the same template and options."""
 
+    why_no_images = "the row has images, which this language model cannot see; use a vision-language model"
+    """What is said of a row that shows pictures."""
+
     def __init__(
         self,
         tokenizer: Any,
@@ -66,7 +69,7 @@ class ChatFormat:
     def encode_prompt(self, messages: list[Message], item: Mapping[str, Any]) -> Encoded:
         """A row's prompt, ending where the reply begins. Raises: ModelError when the row shows pictures."""
         if item["env_extras"].get("images"):
-            raise ModelError("the row has images, which this language model cannot see; use a vision-language model")
+            raise ModelError(self.why_no_images)
         return Encoded(self.encode(messages))
 
     def encode(self, messages: list[Message]) -> list[int]:

@@ -15,7 +15,7 @@ import torch
 from rl_core.data_proto import DataProto
 from rl_core.dispatch import Execute, distributed
 from rl_core.errors import StaleEngine
-from rl_core.models.bundle import ModelBundle
+from rl_core.models.bundle import ModelBundle, TextBundle
 from rl_core.models.diffusion.bundle import DiffusionBundle
 from rl_core.rank_info import RankInfo
 from rl_core.rollout.diffusion import DiffusionEngine
@@ -137,6 +137,12 @@ class DedicatedEngine(Receiver, RolloutEngine):
     """A rollout engine of language models that owns its model."""
 
     bundle_class = ModelBundle
+
+
+class DedicatedTextEngine(DedicatedEngine):
+    """One that is shown text alone, whatever its model sees."""
+
+    bundle_class = TextBundle
 
 
 class DedicatedDiffusionEngine(Receiver, DiffusionEngine):

@@ -14,7 +14,7 @@ from rl_core.data.chat_template import ChatTemplate, Message
 from rl_core.data.row_images import open_image
 from rl_core.errors import DataError
 from rl_core.models.bundle import ModelBundle
-from rl_core.models.family import picture_facts, sees_pictures
+from rl_core.models.family import picture_facts, sees_pictures, why_no_pictures
 from rl_core.models.media import PromptMedia
 from rl_core.models.tokenizer import load_processor, load_tokenizer
 from rl_core.models.vlm import family_of, media_of
@@ -95,7 +95,9 @@ def chat_format(
 ) -> ChatFormat:
     """The format of a bundle's model. Args: options: further ones of `ChatFormat`."""
     if bundle.processor is None:
-        return ChatFormat(bundle.tokenizer, template_kwargs, stop_ids, **options)
+        chat = ChatFormat(bundle.tokenizer, template_kwargs, stop_ids, **options)
+        chat.why_no_images = why_no_pictures(bundle.source)
+        return chat
     config = bundle.policy.language_model.config
     return VisionChat(bundle.processor, config.model_type, config.image_token_id, template_kwargs, stop_ids, **options)
 
@@ -130,14 +132,17 @@ def _content(message: Mapping[str, Any]) -> str:
     return str(message.get("content") or "")
 
 
-def prompt_tokenizer(source: str) -> Any:
+def prompt_tokenizer(source: str, *, text_alone: bool) -> Any:
     """What preparation counts a located model's prompts with, exactly as the rollout will encode them.
 
-    A tokenizer; for a vision-language model one with `count_items`, since only its processor knows how many tokens a
-    picture takes. Raises: ModelError.
+    A tokenizer. One with `why_no_images` counts rows of text alone, and says what is wrong with others. One with
+    `count_items` counts those of a vision-language model, since only its processor knows how many tokens a picture
+    takes. Raises: ModelError.
     """
-    if not sees_pictures(source):
-        return load_tokenizer(source)
+    if text_alone or not sees_pictures(source):
+        tokenizer = load_tokenizer(source)
+        tokenizer.why_no_images = why_no_pictures(source)
+        return tokenizer
     processor = load_processor(source)
     facts = picture_facts(source)
 

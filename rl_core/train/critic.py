@@ -19,10 +19,10 @@ from schemas.recipe import ModelConfig
 
 
 class CriticBundle(ModelBundle):
-    """The policy's starting weights with a value head."""
+    """The policy's starting weights with a value head. Args: as of ModelBundle."""
 
-    def __init__(self, source: str, config: ModelConfig) -> None:
-        super().__init__(source, config)
+    def __init__(self, source: str, config: ModelConfig, *, text_alone: bool = False) -> None:
+        super().__init__(source, config, text_alone=text_alone)
         add_value_head(self.policy)
 
 

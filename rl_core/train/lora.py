@@ -32,6 +32,7 @@ def inject_lora(policy: Any, config: LoraConfig, seed: int, *, averaged: bool = 
         lora_alpha=config.alpha,  # type: ignore[arg-type]
         lora_dropout=config.dropout,
         target_modules=config.target_modules or policy.lora_targets,
+        exclude_modules=_left_out(policy.model, config.target_modules or policy.lora_targets),
     )
     peft_config._register_custom_module({nn.Linear: AdaptedLinear})
     with torch.random.fork_rng(devices=[]):
@@ -45,6 +46,27 @@ def inject_lora(policy: Any, config: LoraConfig, seed: int, *, averaged: bool = 
         for name, shadow in tensors.items():
             if is_averaged(name):
                 shadow.requires_grad_(False).data.copy_(tensors[trained_name(name)].data)
+
+
+def _left_out(model: nn.Module, targets: list[str] | str) -> list[str] | None:
+    """Full names of what is asked for and gets no adapter: what is frozen, and layers that give more than a product.
+
+    A model that is frozen as a whole is one whose adapters alone are trained.
+    """
+    some_learn = any(parameter.requires_grad for parameter in model.parameters())
+    left_out = []
+    for name, module in model.named_modules():
+        own = [parameter.requires_grad for parameter in module.parameters(recurse=False)]
+        is_frozen = some_learn and own and not any(own)
+        if isinstance(targets, str):
+            # Some routers are linear layers that answer with scores besides (Llama 4).
+            is_linear = isinstance(module, nn.Linear)
+            is_left_out = is_linear and (is_frozen or type(module).forward is not nn.Linear.forward)
+        else:
+            is_left_out = is_frozen and any(name == one or name.endswith(f".{one}") for one in targets)
+        if is_left_out:
+            left_out.append(name)
+    return left_out or None
 
 
 def is_averaged(name: str) -> bool:

@@ -13,6 +13,7 @@ from rl_core.data_proto import DataProto
 from rl_core.distributed import DataProtoRef, placement, remote
 from rl_core.errors import RecipeError
 from rl_core.home import Home
+from rl_core.models.bundle import ModelBundle
 from rl_core.models.locate import model_identity
 from rl_core.rank_info import TrainTopology
 from rl_core.rollout.pairs import SCORES, SIDES, PairEngine
@@ -31,6 +32,7 @@ class PreferenceTrainer(TextTrainer):
     """MPO and its siblings on a language model: chosen and rejected in one forward, delta owned here."""
 
     track: ClassVar = "pairs"
+    bundle_class: ClassVar = ModelBundle
 
     @property
     def temperature(self) -> float:

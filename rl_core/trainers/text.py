@@ -9,9 +9,9 @@ from rl_core.data_proto import DataProto
 from rl_core.distributed import DataProtoRef, Remote, remote
 from rl_core.distributed.vllm_engine import VllmEngine
 from rl_core.envs.registration import portable_options
-from rl_core.models.bundle import ModelBundle
+from rl_core.models.bundle import ModelBundle, TextBundle
 from rl_core.rewards.resolve import resolve_scorers
-from rl_core.rollout.dedicated import DedicatedEngine
+from rl_core.rollout.dedicated import DedicatedTextEngine
 from rl_core.rollout.engine import RolloutEngine
 from rl_core.train.critic import CriticBundle, CriticStack
 from rl_core.train.fsdp import FSDPBackend
@@ -29,7 +29,8 @@ class TextTrainer(OneTrackTrainer):
 
     track: ClassVar = "text"
     engine_class = RolloutEngine
-    own_engines: ClassVar = {EngineKind.DEDICATED: DedicatedEngine, EngineKind.VLLM: VllmEngine}
+    own_engines: ClassVar = {EngineKind.DEDICATED: DedicatedTextEngine, EngineKind.VLLM: VllmEngine}
+    bundle_class: ClassVar[type[ModelBundle]] = TextBundle
 
     @property
     def temperature(self) -> float:
@@ -45,7 +46,7 @@ class TextTrainer(OneTrackTrainer):
         recipe = self.recipe
         driver_algorithm, algorithm = wire_algorithm(recipe)
         if backend is None:
-            bundle = remote(ModelBundle, self.source_model, recipe.model)
+            bundle = remote(self.bundle_class, self.source_model, recipe.model)
             with_reference = self.keeps_reference(driver_algorithm)
             backend = wire_backend(recipe, bundle, self.total_steps, with_reference=with_reference)
         self.backend = backend
@@ -67,9 +68,10 @@ class TextTrainer(OneTrackTrainer):
     def _critic(self, algorithm: Remote) -> Critic:
         """The value model, beside the policy in the same processes."""
         recipe, model = self.recipe, self.recipe.value_model
+        text_alone = self.bundle_class is TextBundle
         backend = remote(
             FSDPBackend,
-            remote(CriticBundle, self.source_model, recipe.model),
+            remote(CriticBundle, self.source_model, recipe.model, text_alone=text_alone),
             recipe.fsdp,
             model.optimizer,
             model.scheduler,

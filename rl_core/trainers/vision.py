@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from rl_core.models.bundle import ModelBundle
+from rl_core.rollout.dedicated import DedicatedEngine
 from rl_core.trainers.text import TextTrainer
+from schemas.rollout import EngineKind
 
 
 class VisionTrainer(TextTrainer):
@@ -15,3 +18,5 @@ class VisionTrainer(TextTrainer):
     """
 
     track: ClassVar = "vision"
+    own_engines: ClassVar = {EngineKind.DEDICATED: DedicatedEngine}
+    bundle_class: ClassVar = ModelBundle

@@ -71,7 +71,7 @@ def test_a_prompt_is_processed_once_for_all_siblings(bundle: ModelBundle, item: 
 def test_preparation_counts_the_tokens_that_the_rollout_makes(bundle: ModelBundle, tmp_path: Path):
     items = [item_with(tmp_path, count) for count in (1, 2)]
     chat = chat_format(bundle, {})
-    counted = prompt_tokenizer(bundle.source).count_items(items, {})
+    counted = prompt_tokenizer(bundle.source, text_alone=False).count_items(items, {})
     assert counted == [len(chat.encode_prompt(one["prompt"], one).token_ids) for one in items]
     assert counted[1] - counted[0] >= IMAGE_TOKENS
 
