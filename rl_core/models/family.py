@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from rl_core.errors import ModelError
 from rl_core.models import causal_lm
+from rl_core.models.can_train import check_model
 from rl_core.models.causal_lm import CausalLMPolicy
 from rl_core.models.probe import Paths, settle
+from rl_core.models.shape import read_config
 from rl_core.models.vlm import FAMILIES, FROZEN_BY_DEFAULT, VLMPolicy, family_of, media_of
-from schemas.recipe import ModelConfig
+from schemas.recipe import Domain, ModelConfig, Recipe
 
 
 def sees_pictures(source: str) -> bool:
@@ -37,6 +40,18 @@ def load_policy(source: str, config: ModelConfig, processor: Any = None, paths: 
     policy = _load_vlm(source, config, processor)
     settle(policy, paths, config.attention)
     return policy
+
+
+def check_located(recipe: Recipe, source: str) -> None:
+    """`check_model` of a located model, whose config is fetched where it lies on the hub. Raises: ModelError."""
+    if recipe.domain is Domain.DIFFUSION or recipe.model.trust_remote_code:
+        return
+    folder = Path(source)
+    if not folder.is_dir():
+        if recipe.domain is not Domain.UNIFIED:
+            check_model(recipe, _config_of(source).to_dict())
+    elif (config := read_config(folder)) is not None:
+        check_model(recipe, config, folder)
 
 
 def _load_vlm(source: str, config: ModelConfig, processor: Any) -> VLMPolicy:

@@ -1,13 +1,13 @@
 """From a recipe's model path to a folder or hub id that transformers can load."""
 
 import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
 from rl_core.data.fingerprint import fingerprint
 from rl_core.errors import ModelError
 from rl_core.models import embedded
+from rl_core.models.shape import read_config
 
 PIPELINE_INDEX = "model_index.json"
 """What makes a folder a diffusers pipeline; its parts lie in folders of their own."""
@@ -74,5 +74,4 @@ def model_identity(source: str, memo_dir: Path) -> str:
 
 def model_shape(path: str, models_dir: Path) -> dict[str, Any] | None:
     """The `config.json` of a local model, or None when it is not on this machine (yet)."""
-    config = Path(check_path(path, models_dir)) / "config.json"
-    return json.loads(config.read_text()) if config.is_file() else None
+    return read_config(Path(check_path(path, models_dir)))

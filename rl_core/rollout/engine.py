@@ -12,9 +12,10 @@ import torch
 
 from rl_core.algorithms.metrics import Metric, MetricKind
 from rl_core.data_proto import DataProto, pad_rows
-from rl_core.dispatch import Collect, Dispatch, distributed
+from rl_core.dispatch import Collect, Dispatch, Execute, distributed
 from rl_core.errors import StaleEngine
 from rl_core.models.packed_weights import packed_weights
+from rl_core.models.row_length import CONTEXT_KEY, row_limit_of
 from rl_core.rank_info import RankInfo
 from rl_core.rollout.decode import Reply, Request, Sampling, decode, positions_of
 from rl_core.rollout.episode import Episode
@@ -71,7 +72,13 @@ class RolloutEngine:
     ) -> None:
         self.backend, self.config, self.env_options, self.seed = backend, config, env_options, seed
         self.tokenizer = backend.bundle.tokenizer
+        self.max_context_length, self._note = row_limit_of(backend.policy, config.max_context_length, CONTEXT_KEY)
         self.chat = chat_format(backend.bundle, template_kwargs, self._eos_ids())
+
+    @distributed(execute=Execute.RANK_ZERO)
+    def notes(self) -> list[str]:
+        """A line where the model's own limit on the length of rows is lower than the usual one."""
+        return [] if self._note is None else [self._note]
 
     @distributed(Dispatch.DP_SCATTER, Collect.JOIN)
     def rollout(
@@ -135,7 +142,7 @@ class RolloutEngine:
 
             def play(reply: Generate) -> list[Episode]:
                 config = self.config
-                limits = config.max_context_length, self.rows_at_once, config.episodes
+                limits = self.max_context_length, self.rows_at_once, config.episodes
                 return run_episodes(items, num_siblings, self.chat, reply, self.env_options, *limits)
 
             episodes = play_together(meshes.tp_group, generate, play)
