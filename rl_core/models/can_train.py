@@ -61,9 +61,10 @@ def _check_kind(config: Mapping[str, Any], where: str) -> None:
         )
     if not isinstance(kind, str) or not known_types():
         return
-    if kind not in known_types():
+    causal, sees = classes_of(CAUSAL), classes_of(SEES)
+    if kind not in known_types() and kind not in causal and kind not in sees:
         raise ModelError(f"{where}: transformers {transformers_version()} does not know the model_type {kind!r}")
-    if classes_of(CAUSAL) and kind not in classes_of(CAUSAL) and kind not in classes_of(SEES):
+    if causal and kind not in causal and kind not in sees:
         raise ModelError(
             f"{where}: {kind} is no language model that continues a text (transformers has no AutoModelForCausalLM "
             "for it); give a decoder-only model"

@@ -20,8 +20,11 @@ ROLLOUT_WEIGHTS, KV_CACHE = "gathered weights (rollout)", "KV cache"
 """What sampling takes, wherever it happens."""
 
 
-UNGATED = ("n_embd", "n_embed", "ffn_dim", "expansion_ratio")
-"""Families that write these into their configs have MLPs of two matrices; most others have gated ones, of three."""
+UNGATED = ("n_embd", "n_embed", "ffn_dim", "expansion_ratio", "n_head")
+UNGATED_TYPES = ("gpt_neox", "gpt_neox_japanese", "falcon", "phi", "starcoder2", "persimmon", "nemotron")
+"""Families that write those into their configs, and these, have MLPs of two matrices; others gated ones, of three."""
+PERIODS = ("expert_layer_period", "decoder_sparse_step", "interleave_moe_layer_step")
+"""Every so many blocks have experts."""
 NEEDED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 
 
@@ -37,7 +40,8 @@ def num_parameters(config: Mapping[str, Any]) -> int:
     hidden, layers = shape["hidden_size"], shape["num_hidden_layers"]
     heads = shape["num_attention_heads"]
     head_dim = shape.get("head_dim") or hidden // heads
-    kv = (shape.get("num_key_value_heads") or heads) * head_dim
+    shares_one = bool(shape.get("multi_query")) and not shape.get("new_decoder_architecture")
+    kv = (1 if shares_one else shape.get("num_key_value_heads") or heads) * head_dim
     attention = 2 * hidden * heads * head_dim + 2 * hidden * kv
     # GPT-2's config.json says nothing of tying, which is its default.
     tied = shape.get("tie_word_embeddings", "n_embd" in shape)
@@ -49,7 +53,8 @@ def _mlps(shape: Mapping[str, Any]) -> int:
     """Of all blocks, experts and their router included."""
     hidden, layers = shape["hidden_size"], shape["num_hidden_layers"]
     width = shape.get("intermediate_size") or 4 * hidden
-    matrices = 2 if any(name in shape for name in UNGATED) else 3
+    is_gated = shape.get("model_type") not in UNGATED_TYPES and not any(name in shape for name in UNGATED)
+    matrices = 3 if is_gated else 2
     dense = matrices * hidden * width
     experts = shape.get("num_experts") or 0
     if experts < 2:
@@ -58,7 +63,8 @@ def _mlps(shape: Mapping[str, Any]) -> int:
     shared = shape.get("shared_expert_intermediate_size") or (shape.get("n_shared_experts") or 0) * expert_width
     sparse = matrices * hidden * (experts * expert_width + shared) + experts * hidden
     num_dense = min(layers, shape.get("first_k_dense_replace") or len(shape.get("mlp_only_layers") or ()))
-    return (layers - num_dense) * sparse + num_dense * dense
+    num_sparse = (layers - num_dense) // next((shape[name] for name in PERIODS if shape.get(name)), 1)
+    return num_sparse * sparse + (layers - num_sparse) * dense
 
 
 def estimate_memory(recipe: Recipe, config: Mapping[str, Any]) -> dict[str, float]:

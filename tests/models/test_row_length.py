@@ -1,4 +1,4 @@
-"""Rows are no longer than a model has positions for; what a model knows is told from its config, whatever it is called."""
+"""Rows are no longer than a model has positions for, whatever its config calls them."""
 
 from typing import Any
 
@@ -108,9 +108,9 @@ def test_recurrences_and_biases_by_distance_have_no_longest_row() -> None:
     [
         (
             {"data": {"max_prompt_length": 100}},
-            r"has 128 positions \(max_position_embeddings\), but rows may have 132 tokens \(data.max_prompt_length 100 "
-            r"\+ rollout.max_new_tokens 32\); lower data.max_prompt_length or rollout.max_new_tokens until both fit, or "
-            r"set rollout.max_context_length to 128 or less",
+            r"has 128 positions \(max_position_embeddings\), but rows may have 132 tokens "
+            r"\(data.max_prompt_length 100 \+ rollout.max_new_tokens 32\); lower data.max_prompt_length or "
+            r"rollout.max_new_tokens until both fit, or set rollout.max_context_length to 128 or less",
         ),
         (
             {"evaluation": {"max_new_tokens": 100}},
@@ -144,15 +144,13 @@ def test_pairs_are_held_to_the_positions_too() -> None:
     pairs: dict[str, Any] = {**VALUES, "domain": "preference", "algorithm": {"name": "dpo"}}
     del pairs["rollout"]
     check_lengths(parse_recipe(pairs), {"max_position_embeddings": 128})
-    with pytest.raises(ModelError, match="preference.max_length is 200, but .* has 128 positions"):
+    with pytest.raises(ModelError, match=r"preference.max_length is 200, but .* has 128 positions"):
         check_lengths(parse_recipe({**pairs, "preference": {"max_length": 200}}), {"max_position_embeddings": 128})
 
 
 def test_long_rotations_end_where_they_would_switch() -> None:
     config = {"max_position_embeddings": 131072, "rope_scaling": LONGROPE, "original_max_position_embeddings": 80}
-    with pytest.raises(
-        ModelError, match="changes its longrope frequencies beyond its original_max_position_embeddings"
-    ):
+    with pytest.raises(ModelError, match="changes its longrope frequencies beyond its original_max_pos"):
         check_lengths(recipe(), config)
 
 
