@@ -141,7 +141,7 @@ def test_the_estimate_knows_the_chunk_of_vocabulary_rows() -> None:
             (kind, 0.03)
             for kind in ("gpt2", "gpt_neox", "opt", "mpt", "bloom", "llama", "qwen3", "gpt_bigcode", "olmo2")
         ],
-        *[(kind, 0.03) for kind in ("falcon", "phi", "starcoder2", "gptj", "stablelm")],
+        *[(kind, 0.03) for kind in ("falcon", "phi", "starcoder2", "gptj", "stablelm", "gpt_bigcode", "olmo2")],
         *[(kind, 0.03) for kind in ("mixtral", "qwen3_moe", "qwen2_moe", "olmoe", "gpt_oss", "glm4_moe", "granitemoe")],
         ("deepseek_v3", 0.1),
         ("jamba", 0.15),
