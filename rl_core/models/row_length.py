@@ -15,6 +15,7 @@ from typing import Any
 from rl_core.errors import ModelError
 from rl_core.models.shape import named, text_part
 from schemas.recipe import Domain, Recipe
+from schemas.section import Section
 
 USUAL_CONTEXT = 2048
 """Tokens of a conversation, or of a pair, that has no limit in the recipe."""
@@ -111,8 +112,16 @@ def check_lengths(recipe: Recipe, config: Mapping[str, Any]) -> None:
         "evaluation.max_new_tokens": recipe.evaluation.max_new_tokens,
     }
     key = max(replies, key=lambda one: replies[one])
-    # What is drawn is counted by another tokenizer, and asked for in a question that is longer.
-    prompt = 0 if recipe.draws else recipe.data.max_prompt_length
+    prompt = _stated(recipe.data, "max_prompt_length")
+    if recipe.draws or not prompt:
+        # What is drawn is counted by another tokenizer, and asked for in a question that is longer. What nobody chose
+        # is no promise either: the limit of conversations follows the model then, and the log says so.
+        prompt = 0
+        replies = {
+            "rollout.max_new_tokens": _stated(recipe.rollout, "max_new_tokens"),
+            "evaluation.max_new_tokens": _stated(recipe.evaluation, "max_new_tokens"),
+        }
+        key = max(replies, key=lambda one: replies[one])
     if (reached := prompt + replies[key]) > longest.num_tokens:
         said = f"data.max_prompt_length {prompt} + " if prompt else ""
         lower = f"data.max_prompt_length or {key}" if prompt else key
@@ -120,6 +129,12 @@ def check_lengths(recipe: Recipe, config: Mapping[str, Any]) -> None:
             f"{model} {longest.why}, but rows may have {reached} tokens ({said}{key} {replies[key]}); lower {lower} "
             f"until both fit, or set {CONTEXT_KEY} to {longest.num_tokens} or less, which cuts replies off there"
         )
+
+
+def _stated(section: Section, key: str) -> int:
+    """A number of a recipe's section; 0 where it is the default, which is all that a recorded recipe tells."""
+    value = getattr(section, key)
+    return 0 if value == type(section).model_fields[key].default else value
 
 
 def _rotations(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -140,6 +140,17 @@ def test_rows_that_fit_are_not_refused(changes: dict[str, Any]) -> None:
     check_lengths(recipe(**changes), {"max_position_embeddings": 128})
 
 
+def test_defaults_make_way_for_a_small_model_and_what_is_asked_for_does_not() -> None:
+    values = {key: value for key, value in VALUES.items() if key not in ("rollout", "evaluation")}
+    values["data"] = {"train": ["t"], "eval": ["e"]}
+    check_lengths(parse_recipe(values), {"max_position_embeddings": 128})
+    with pytest.raises(ModelError, match=r"rows may have 129 tokens \(rollout.max_new_tokens 129\)"):
+        check_lengths(parse_recipe({**values, "rollout": {"max_new_tokens": 129}}), {"max_position_embeddings": 128})
+    with pytest.raises(ModelError, match=r"data.max_prompt_length 100 \+ rollout.max_new_tokens 256"):
+        values["data"]["max_prompt_length"] = 100
+        check_lengths(parse_recipe(values), {"max_position_embeddings": 128})
+
+
 def test_pairs_are_held_to_the_positions_too() -> None:
     pairs: dict[str, Any] = {**VALUES, "domain": "preference", "algorithm": {"name": "dpo"}}
     del pairs["rollout"]
