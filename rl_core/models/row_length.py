@@ -107,21 +107,18 @@ def check_lengths(recipe: Recipe, config: Mapping[str, Any]) -> None:
     row_limit(asked, longest, CONTEXT_KEY, model)
     if longest is None or asked is not None:
         return
-    replies = {
-        "rollout.max_new_tokens": recipe.rollout.max_new_tokens,
-        "evaluation.max_new_tokens": recipe.evaluation.max_new_tokens,
+    # What nobody chose is no promise: the limit of conversations follows the model then, and the log says so. What is
+    # drawn is counted by another tokenizer, and asked for in a question that is longer.
+    prompt = 0 if recipe.draws else _stated(recipe.data, "max_prompt_length")
+    sections: dict[str, Any] = {
+        "rollout.max_new_tokens": recipe.rollout,
+        "evaluation.max_new_tokens": recipe.evaluation,
+    }
+    replies: dict[str, int] = {
+        key: section.max_new_tokens if prompt else _stated(section, "max_new_tokens")
+        for key, section in sections.items()
     }
     key = max(replies, key=lambda one: replies[one])
-    prompt = _stated(recipe.data, "max_prompt_length")
-    if recipe.draws or not prompt:
-        # What is drawn is counted by another tokenizer, and asked for in a question that is longer. What nobody chose
-        # is no promise either: the limit of conversations follows the model then, and the log says so.
-        prompt = 0
-        replies = {
-            "rollout.max_new_tokens": _stated(recipe.rollout, "max_new_tokens"),
-            "evaluation.max_new_tokens": _stated(recipe.evaluation, "max_new_tokens"),
-        }
-        key = max(replies, key=lambda one: replies[one])
     if (reached := prompt + replies[key]) > longest.num_tokens:
         said = f"data.max_prompt_length {prompt} + " if prompt else ""
         lower = f"data.max_prompt_length or {key}" if prompt else key
