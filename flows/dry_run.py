@@ -11,15 +11,17 @@ from rl_core.data.prepare_pairs import plan_pairs
 from rl_core.data.resolve import planned_sources, preparation_settings
 from rl_core.envs.turns import of_several_turns
 from rl_core.home import Home
+from rl_core.models.can_train import check_local_model
 from rl_core.models.locate import check_path, model_shape, tokenizer_identity
 from rl_core.recipes import dump_recipe, load_recipe
-from rl_core.train.memory import estimate_memory
+from rl_core.train.memory import estimate_memory, unknown_sizes
 from schemas.recipe import Domain, Recipe
 
 
 def print_plan(recipe: str, overrides: Sequence[str], profile: str | None) -> None:
-    """Print what a run would do."""
+    """Print what a run would do. Raises: ModelError when its model cannot be trained so."""
     settings, home, console = load_recipe(recipe, overrides, profile), Home.default(), Console(highlight=False)
+    check_local_model(settings, home.models)
     console.print(dump_recipe(settings), soft_wrap=True, markup=False)
     check_turns(settings, home)
     for title, text in (
@@ -98,6 +100,8 @@ def memory_plan(recipe: Recipe, home: Home) -> str:
     shape = model_shape(recipe.model.path, home.models)
     if shape is None:
         return f"unknown until the model's config is on this machine ({recipe.model.path})"
+    if unknown := unknown_sizes(shape):
+        return f"unknown: the model's config.json says nothing of {', '.join(unknown)}"
     parts = estimate_memory(recipe, shape)
     listed = ", ".join(f"{name} {size / 2**30:.2f}" for name, size in parts.items())
     return f"about {sum(parts.values()) / 2**30:.2f} GiB a worker ({listed})"

@@ -11,6 +11,7 @@ from flows.local_api import LocalApi, start_local_api
 from rl_core.cluster import configured_address, early_cluster
 from rl_core.errors import causes
 from rl_core.home import Home
+from rl_core.models.can_train import check_local_model
 from rl_core.models.locate import check_path
 from rl_core.orphans import no_orphans
 from rl_core.quick_imports import quick_imports
@@ -38,9 +39,10 @@ def run_locally(recipe: str, overrides: Sequence[str], profile: str | None, *, f
 
 
 def _check_models(recipe: "Recipe") -> None:
-    """Name a mistyped path before servers and a cluster start."""
+    """Name a mistyped path, or a model that cannot be trained so, before servers and a cluster start."""
     models = Home.default().models
     check_path(recipe.model.path, models)
+    check_local_model(recipe, models)
     if recipe.tracks:
         check_path(recipe.tracks.images.model.path, models, "tracks.images.model.path")
 
@@ -51,9 +53,11 @@ def evaluate_locally(
     """Find model and recipe, then run the flow with a live display and say what it measured."""
     with quick_imports():
         from rl_core.trainers.evaluation import evaluation_recipe, find_candidate
+        from rl_core.trainers.run_plan import starting_from
 
     candidate = find_candidate(model, home := Home.default())
     settings = evaluation_recipe(candidate, recipe, overrides, profile, home)
+    check_local_model(starting_from(settings, candidate.weights), home.models)
     with _displayed(settings, debug) as (display, api):
         with quick_imports():
             from flows.rl_evaluate import rl_evaluate

@@ -32,8 +32,9 @@ class ReferenceMode(StrEnum):
 class PreferenceConfig(Section):
     """How pairs are turned into tokens and compared with the model before training."""
 
-    max_length: int = Field(default=2048, ge=2)
-    """Tokens of prompt and answer. A pair with a longer one keeps its place, is learnt nothing from, and is counted."""
+    max_length: int | None = Field(default=None, ge=2)
+    """Tokens of prompt and answer. A pair with a longer one keeps its place, is learnt nothing from, and is counted.
+    Unset: 2048, or as many as the model has positions for if those are fewer. More than that is refused."""
     think: ThinkMode = ThinkMode.KEEP
     """What becomes of an answer's reasoning."""
     reference: ReferenceMode = ReferenceMode.FORWARD

@@ -105,8 +105,9 @@ class RolloutConfig(Section):
     """Group size G: siblings that share a prompt."""
     max_new_tokens: int = Field(default=256, ge=1)
     """Limit per turn."""
-    max_context_length: int = Field(default=2048, ge=2)
-    """Limit of prompt, replies and observations together; a reply that reaches it is cut off and graded."""
+    max_context_length: int | None = Field(default=None, ge=2)
+    """Limit of prompt, replies and observations together; a reply that reaches it is cut off and graded. Unset: 2048,
+    or as many as the model has positions for if those are fewer. More than that is refused."""
     temperature: float = Field(default=1.0, ge=0.01, le=100)
     """Softmax temperature of sampling; the log-probabilities are those of the tempered distribution."""
     max_delta_log_prob: float | None = Field(default=None, gt=0)

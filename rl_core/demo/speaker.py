@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 
 from rl_core.demo.contestants import Answer, Question
+from rl_core.errors import DataError
 from rl_core.models.bundle import TextBundle
+from rl_core.models.row_length import longest_row_of
 from rl_core.models.stop_ids import configured_stop_ids
 from rl_core.rollout.chat import ChatFormat
 from rl_core.rollout.decode import Request, Sampling, decode
@@ -25,9 +27,15 @@ class Speaker:
     def answer(self, question: Question) -> Answer:
         """Its reply to the conversation."""
         prompt, stop_ids = self.chat.encode(question.messages), tuple(sorted(self.chat.stop_ids))
+        longest = longest_row_of(self.policy.language_model)
+        room = question.max_new_tokens if longest is None else longest.num_tokens - len(prompt)
+        if room < 1:
+            raise DataError(
+                f"the conversation has {len(prompt)} tokens; begin a new one, since the model {longest.why}"
+            )
         sampling = Sampling(question.max_new_tokens, question.temperature, stop_ids, self.tokenizer.pad_token_id)
         generator = torch.Generator(self.device).manual_seed(question.seed)
-        requests = [Request(prompt, 1, question.max_new_tokens)]
+        requests = [Request(prompt, 1, room)]
         with self.policy.ready_to_decode() as packed:
             (reply,) = decode(self.policy, requests, sampling, generator, self.device, packed)
         text = self.chat.decode(reply.token_ids)

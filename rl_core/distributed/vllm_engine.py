@@ -67,7 +67,7 @@ class VllmEngine(Receiver, RolloutEngine):
     def __init__(self, *options: Any, rank_info: RankInfo) -> None:
         super().__init__(*options, rank_info=rank_info)
         model = self.replica.policy.language_model
-        check_model(model, self.replica.bundle, self.config)
+        check_model(self.replica.bundle)
         self.where = f"rollout engine rank {rank_info.rank}"
         vllm = self.config.vllm
         self.server = Outside(
@@ -75,7 +75,7 @@ class VllmEngine(Receiver, RolloutEngine):
             VllmServer,
             model.config.to_dict() | {"architectures": [type(model).__name__]},
             self.replica.shared.path,
-            server_options(self.config, rank_info, next(model.parameters()).dtype),
+            server_options(self.config, self.max_context_length, rank_info, next(model.parameters()).dtype),
             label=self.where,
             environment=environment(rank_info),
             timeout_s=dist.distributed_c10d.default_pg_timeout.total_seconds(),
@@ -131,16 +131,10 @@ def checkpoint_name(parameter: str) -> str:
     return parameter.removeprefix(POLICY)
 
 
-def check_model(model: Any, bundle: ModelBundle, config: RolloutConfig) -> None:
-    """Raises: RecipeError for a model, or a length, that vLLM would refuse in its own words."""
+def check_model(bundle: ModelBundle) -> None:
+    """Raises: RecipeError for a model that vLLM would refuse in its own words."""
     if bundle.processor is not None:
         raise RecipeError(f"rollout.engine: vllm samples text alone, and {bundle.source} sees pictures; use dedicated")
-    longest = getattr(model.config, "max_position_embeddings", None)
-    if longest is not None and config.max_context_length > longest:
-        raise RecipeError(
-            f"rollout.max_context_length is {config.max_context_length}; vLLM runs this model up to its "
-            f"max_position_embeddings of {longest}"
-        )
 
 
 def interpreter(config: VllmConfig) -> str:
@@ -154,14 +148,16 @@ def interpreter(config: VllmConfig) -> str:
     return str(path)
 
 
-def server_options(config: RolloutConfig, rank_info: RankInfo, dtype: torch.dtype) -> ServerOptions:
+def server_options(
+    config: RolloutConfig, max_context_length: int, rank_info: RankInfo, dtype: torch.dtype
+) -> ServerOptions:
     """Of this rank's server."""
     on_cpu, vllm = rank_info.device_kind == "cpu", config.vllm
     gib = vllm.kv_cache_gib or (CPU_KV_CACHE_GIB if on_cpu else None)
     return ServerOptions(
         device=rank_info.device_kind,
         dtype=str(dtype).removeprefix("torch."),
-        max_length=config.max_context_length,
+        max_length=max_context_length,
         max_rows=config.max_batch_size,
         kv_cache_bytes=int(gib * 2**30) if gib else None,
         memory_share=vllm.memory_share,

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rl_core.models.causal_lm import CausalLMPolicy
 from rl_core.models.family import load_policy, sees_pictures
-from rl_core.models.tokenizer import load_processor, load_tokenizer
+from rl_core.models.tokenizer import check_words, load_processor, load_tokenizer
 from schemas.recipe import LoraConfig, ModelConfig
 
 
@@ -27,10 +27,13 @@ class ModelBundle:
         """Of a vision-language model: from messages and pictures to tensors."""
         self.tokenizer = self.processor.tokenizer if self.processor is not None else load_tokenizer(source)
         self.policy = load_policy(source, config, self.processor, text_alone=text_alone)
+        self.policy.num_known_words = check_words(self.tokenizer, self.policy.language_model, config.path)
 
     def load_policy(self) -> CausalLMPolicy:
         """The policy before training, anew."""
-        return load_policy(self.source, self.config, paths=self.policy.paths, text_alone=self.text_alone)
+        policy = load_policy(self.source, self.config, paths=self.policy.paths, text_alone=self.text_alone)
+        policy.num_known_words = self.policy.num_known_words
+        return policy
 
     def export(self, trained: dict[str, Tensor], lora: LoraConfig | None, out: Path) -> None:
         """Write the trained policy as a Hugging Face folder; see `export_policy`."""

@@ -40,6 +40,8 @@ class CausalLMPolicy(nn.Module):
 
     num_choices: int | None = None
     """Tokens that may be written are the first so many of the head's; None is all of them."""
+    num_known_words: int | None = None
+    """Rows of the embedding where the tokenizer has special tokens beyond them; None where it has none."""
     projection_scale: float | None
     """The model's logits are its projection's times this; None where they are something else: see `head`."""
     sequence_parallel: SequenceParallel | None = None
@@ -185,6 +187,12 @@ class CausalLMPolicy(nn.Module):
         """Keyword arguments of the model's forward. Raises: ModelError when a row shows what the model cannot see."""
         if any(media is not None for media in media_B or ()):
             raise ModelError(f"{type(self.language_model).__name__} sees no pictures; the rows have some")
+        known = self.num_known_words
+        if known is not None and (last := int(input_ids_BL.max())) >= known:
+            raise ModelError(
+                f"a row holds the special token {last}, which the model's embedding of {known} rows does not know; "
+                "take it out of the texts and the chat template"
+            )
         return {"input_ids": input_ids_BL, "attention_mask": attention_mask_BL, "position_ids": position_ids_BL}
 
     def reply_positions(self, last_R: Tensor, step: int) -> Tensor:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from rl_core.errors import ModelError
 from rl_core.models import causal_lm
+from rl_core.models.can_train import check_model
 from rl_core.models.causal_lm import CausalLMPolicy
 from rl_core.models.probe import Paths, settle
+from rl_core.models.shape import read_config
 from rl_core.models.text_part import TextPartPolicy
 from rl_core.models.vlm import FAMILIES, FROZEN_BY_DEFAULT, VLMPolicy, family_of, media_of
 from schemas.policy import ModelPart
-from schemas.recipe import ModelConfig
+from schemas.recipe import Domain, ModelConfig, Recipe
 
 OTHER_SENSES = "vision_config", "audio_config"
 """What configs call the parts that see and hear."""
@@ -77,6 +80,18 @@ def load_policy(
         return causal_lm.load_policy(source, config, paths)
     settle(policy, paths, config.attention)
     return policy
+
+
+def check_located(recipe: Recipe, source: str) -> None:
+    """`check_model` of a located model, whose config is fetched where it lies on the hub. Raises: ModelError."""
+    if recipe.domain is Domain.DIFFUSION or recipe.model.trust_remote_code:
+        return
+    folder = Path(source)
+    if not folder.is_dir():
+        if recipe.domain is not Domain.UNIFIED:
+            check_model(recipe, _config_of(source).to_dict())
+    elif (config := read_config(folder)) is not None:
+        check_model(recipe, config, folder)
 
 
 def _load_vlm(source: str, config: ModelConfig, processor: Any) -> VLMPolicy:

@@ -1,13 +1,13 @@
 """From a recipe's model path to a folder or hub id that transformers can load."""
 
 import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
 from rl_core.data.fingerprint import fingerprint
 from rl_core.errors import ModelError
 from rl_core.models import embedded
+from rl_core.models.shape import read_config
 
 PIPELINE_INDEX = "model_index.json"
 """What makes a folder a diffusers pipeline; its parts lie in folders of their own."""
@@ -77,11 +77,11 @@ def model_shape(path: str, models_dir: Path) -> dict[str, Any] | None:
 
     Of a model that also sees or hears, that of its language model.
     """
-    config = Path(check_path(path, models_dir)) / "config.json"
-    if not config.is_file():
-        return None
-    shape = json.loads(config.read_text())
-    return shape if "hidden_size" in shape or "text_config" not in shape else _text_shape(config.parent)
+    folder = Path(check_path(path, models_dir))
+    shape = read_config(folder)
+    if shape is None or "text_config" not in shape or "hidden_size" in shape:
+        return shape
+    return _text_shape(folder)
 
 
 def _text_shape(folder: Path) -> dict[str, Any]:

@@ -9,6 +9,7 @@ them. A way that differs is not used, and `Paths` says why.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 
 from rl_core.errors import ModelError
 from rl_core.models.replace import Replaced
+from rl_core.models.row_length import longest_row_of
 
 if TYPE_CHECKING:
     from rl_core.models.causal_lm import CausalLMPolicy
@@ -159,7 +161,9 @@ def settle(policy: CausalLMPolicy, known: Paths | None, asked_attention: str = "
     refused: dict[Path, str] = {}
     closed: dict[Path, str] = {}
     with torch.no_grad(), as_judged(policy):
+        check_weights(model)
         truth = truth_of(policy)
+        _check_causal(model, truth)
         if policy.compute_part_alone(True) and (why := _why_it_differs(truth, lambda: row_by_row(policy, truth))):
             policy.compute_part_alone(False)
             refused[Path.PART] = why
@@ -205,8 +209,6 @@ def truth_of(policy: CausalLMPolicy) -> Truth:
                     f"({type(error).__name__}: {_first_line(error)})"
                 ) from error
             all_TV = logits_LV[len(prompt) - 1 : -1].log_softmax(-1)
-            if not log_probs:
-                _check_causal(model, ids, logits_LV)
             if not bool(all_TV.isfinite().all()):
                 raise ModelError(_no_numbers(model))
             log_probs.append(tuple(all_TV.gather(-1, ids[0, len(prompt) :, None])[:, 0].tolist()))
@@ -214,16 +216,44 @@ def truth_of(policy: CausalLMPolicy) -> Truth:
     return Truth(prompts, responses, tuple(log_probs), sum(spreads) / len(spreads))
 
 
-def _check_causal(model: Any, ids_1L: Tensor, logits_LV: Tensor) -> None:
-    """Raises: ModelError when what comes later in a row changes what the model said before it."""
-    half = ids_1L.shape[1] // 2
-    before_LV = model(input_ids=ids_1L[:, :half], use_cache=False).logits[0].float()
-    difference = (before_LV - logits_LV[:half]).abs().max()
-    if difference > ALIKE * logits_LV.std():
+def check_weights(model: Any) -> None:
+    """Raises: ModelError when weights are no ordinary finite numbers, though no probed row may meet them (an expert, a
+    word), naming the first."""
+    name = type(model).__name__
+    quantizer = getattr(model, "hf_quantizer", None)
+    if quantizer is not None and not quantizer.is_trainable:
+        method = getattr(quantizer.quantization_config, "quant_method", "unknown")
+        raise ModelError(f"{name}: quantised weights ({method}) cannot be trained; give the model it was made from")
+    weights = dict(model.named_parameters())
+    narrow = [key for key, one in weights.items() if not one.is_floating_point() or one.element_size() < 2]
+    if narrow:
+        kind = str(weights[narrow[0]].dtype).removeprefix("torch.")
+        raise ModelError(f"{name}: {narrow[0]} is stored as {kind}; quantised weights cannot be trained")
+    bad = [key for key, one in weights.items() if not _is_finite(one)]
+    # Buffers may hold infinity on purpose, as masks do.
+    kept = model.state_dict()
+    bad += [
+        key for key, one in model.named_buffers() if key in kept and one.is_floating_point() and bool(one.isnan().any())
+    ]
+    if bad:
+        raise ModelError(f"{name}: {len(bad)} weights hold NaN or infinity, the first is {bad[0]}; give whole weights")
+
+
+def _is_finite(values: Tensor) -> bool:
+    """In one pass without a copy: least and greatest are NaN as soon as one number is."""
+    return values.numel() == 0 or all(bool(end.isfinite()) for end in values.aminmax())
+
+
+def _check_causal(model: Any, truth: Truth) -> None:
+    """Raises: ModelError when what stands after a token changes what the model says of it: no policy of tokens."""
+    ids = torch.tensor([[*truth.prompts[-1], *truth.responses[-1][-1]]], device=model.device)
+    half = ids.shape[1] // 2
+    whole_TV, part_TV = (model(input_ids=one, use_cache=False).logits[0] for one in (ids, ids[:, :half]))
+    differences = whole_TV[:half].float().log_softmax(-1) - part_TV.float().log_softmax(-1)
+    if float(differences.abs().max()) > ALIKE * truth.spread:
         raise ModelError(
-            f"{type(model).__name__} is no causal language model as it is configured: a later token changes the logits "
-            f"before it by up to {float(difference):.2g}; use a decoder (`is_decoder: true` in its config.json, if it "
-            "knows that)"
+            f"{type(model).__name__} is not causal: what follows a token changes its logits, so it cannot write token "
+            "by token; encoders need is_decoder: true in their config.json, and training that fits it"
         )
 
 
@@ -248,6 +278,7 @@ def _rows(model: Any) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[tuple[in
         for name, value in one.to_dict().items():
             if name.endswith(("_token_id", "_token_index", "_ids")):
                 special |= set(value) if isinstance(value, list | tuple) else {value}
+    longest = longest_row_of(model)
     words = [word for word in range(config.get_text_config().vocab_size) if word not in special]
     generator = torch.Generator().manual_seed(0)
 
@@ -256,7 +287,9 @@ def _rows(model: Any) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[tuple[in
         return tuple(words[place] for place in places)
 
     prompts = tuple(draw(length) for length in PROMPTS)
-    return prompts, tuple(tuple(draw(length) for length in group) for group in RESPONSES)
+    room = [sys.maxsize if longest is None else max(1, longest.num_tokens - length) for length in PROMPTS]
+    responses = zip(room, RESPONSES, strict=True)
+    return prompts, tuple(tuple(draw(min(length, most)) for length in group) for most, group in responses)
 
 
 def _why_it_differs(truth: Truth, compute: Callable[[], Tensor]) -> str | None:
@@ -364,9 +397,9 @@ def same_attention(model: Any) -> Iterator[None]:
 
 
 def _no_numbers(model: Any) -> str:
-    bad = [name for name, value in model.named_parameters() if not bool(value.isfinite().all())]
-    where = f"{len(bad)} weights hold NaN or infinity, the first is {bad[0]}" if bad else "all its weights are finite"
-    return f"{type(model).__name__}: the model's own log-probabilities are no numbers; {where}"
+    return (
+        f"{type(model).__name__}: the model's own log-probabilities are no numbers, though all its weights are finite"
+    )
 
 
 def _first_line(error: BaseException) -> str:

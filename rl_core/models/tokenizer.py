@@ -8,6 +8,7 @@ from typing import Any
 
 from rl_core.data.chat_template import ChatTemplate
 from rl_core.errors import ModelError
+from rl_core.models.can_train import too_many_words
 
 CHAT_TEMPLATE_FILE = "chat_template.json"
 """Where processors keep the template, besides `chat_template.jinja`, which tokenizers read as well."""
@@ -67,6 +68,25 @@ def _checked(tokenizer: Any, source: str) -> Any:
         tokenizer.pad_token = tokenizer.eos_token
     tokenizer.padding_side = "left"
     return tokenizer
+
+
+def check_words(tokenizer: Any, model: Any, path: str) -> int | None:
+    """Whether every word has a row in the model's embedding. An embedding may have more rows than there are words.
+
+    Special tokens that a model never reads may lie beyond it (Gemma 3 of 1B has a token for pictures that it cannot
+    see); words of texts, and what begins, fills or ends rows, may not.
+    Returns: the number of rows where special tokens lie beyond them. Raises: ModelError, with both numbers.
+    """
+    num_rows = model.get_input_embeddings().weight.shape[0]
+    added = tokenizer.added_tokens_decoder
+    words = [number for number in tokenizer.get_vocab().values() if number not in added or not added[number].special]
+    ends = getattr(model.generation_config, "eos_token_id", None)
+    used = [*(ends if isinstance(ends, list | tuple) else [ends])]
+    used += [tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id, tokenizer.unk_token_id]
+    last = max([*words, *(number for number in used if number is not None)], default=-1)
+    if last >= num_rows:
+        raise ModelError(too_many_words(f"model.path {path}", last, num_rows))
+    return num_rows if max(added, default=-1) >= num_rows else None
 
 
 def encode_chat(tokenizer: Any, messages: list[dict[str, Any]], template_kwargs: dict[str, Any]) -> list[int]:

@@ -12,9 +12,10 @@ import torch
 
 from rl_core.algorithms.metrics import Metric, MetricKind
 from rl_core.data_proto import DataProto, pad_rows
-from rl_core.dispatch import Collect, Dispatch, distributed
+from rl_core.dispatch import Collect, Dispatch, Execute, distributed
 from rl_core.envs.turns import of_several_turns
 from rl_core.errors import StaleEngine
+from rl_core.models.row_length import CONTEXT_KEY, row_limit_of
 from rl_core.models.stop_ids import configured_stop_ids
 from rl_core.rank_info import RankInfo
 from rl_core.rollout.decode import Reply, Request, Sampling, decode, positions_of
@@ -73,6 +74,7 @@ class RolloutEngine:
     ) -> None:
         self.backend, self.config, self.env_options, self.seed = backend, config, env_options, seed
         self.tokenizer = backend.bundle.tokenizer
+        self.max_context_length, self._note = row_limit_of(backend.policy, config.max_context_length, CONTEXT_KEY)
         self.chat = chat_format(
             backend.bundle,
             template_kwargs,
@@ -81,6 +83,11 @@ class RolloutEngine:
             keep_earlier_turns=config.episodes.keep_earlier_turns,
         )
         check_several_turns(self.chat, of_several_turns(env_options))
+
+    @distributed(execute=Execute.RANK_ZERO)
+    def notes(self) -> list[str]:
+        """A line where the model's own limit on the length of rows is lower than the usual one."""
+        return [] if self._note is None else [self._note]
 
     @distributed(Dispatch.DP_SCATTER, Collect.JOIN)
     def rollout(
@@ -144,7 +151,7 @@ class RolloutEngine:
 
             def play(reply: Generate) -> list[Episode]:
                 config = self.config
-                limits = config.max_context_length, self.rows_at_once, config.episodes
+                limits = self.max_context_length, self.rows_at_once, config.episodes
                 return run_episodes(items, num_siblings, self.chat, reply, self.env_options, *limits)
 
             episodes = play_together(meshes.tp_group, generate, play)

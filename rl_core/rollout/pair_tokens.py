@@ -41,8 +41,9 @@ class PairTokens:
 class PairEncoder:
     """Encodes pairs with a model's chat format, which knows its tokenizer, template and pictures."""
 
-    def __init__(self, chat: ChatFormat, config: PreferenceConfig) -> None:
-        self.chat, self.tokenizer, self.config = chat, chat.tokenizer, config
+    def __init__(self, chat: ChatFormat, config: PreferenceConfig, max_length: int) -> None:
+        """Args: max_length: tokens of prompt and answer that the model takes."""
+        self.chat, self.tokenizer, self.config, self.max_length = chat, chat.tokenizer, config, max_length
         written = chat.turns.end_id
         self.end_id = chat.tokenizer.eos_token_id if written is None else written
 
@@ -54,7 +55,7 @@ class PairEncoder:
         chosen, rejected = (self._answer(text, prompt) for text in texts)
         if texts[0].strip() == texts[1].strip() or not all(text.strip() for text in texts):
             return self._idle(Idle.EQUAL)
-        if len(prompt) + max(len(chosen), len(rejected)) > self.config.max_length:
+        if len(prompt) + max(len(chosen), len(rejected)) > self.max_length:
             return self._idle(Idle.OVERLONG)
         return PairTokens(prompt, chosen, rejected, media=encoded.media)
 

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from rl_core.data_proto import DataProto, pad_rows
-from rl_core.dispatch import Collect, Dispatch, distributed
+from rl_core.dispatch import Collect, Dispatch, Execute, distributed
 from rl_core.errors import RLTrainError
+from rl_core.models.row_length import PAIR_KEY, row_limit_of
 from rl_core.rollout.decode import positions_of
 from rl_core.rollout.pair_tokens import Idle, PairEncoder, PairTokens
 from rl_core.rollout.vision_chat import chat_format
@@ -41,7 +42,13 @@ class PairEngine:
         micro_batch_size: int,
     ) -> None:
         self.backend, self.beta, self.micro_batch_size = backend, beta, max(2, micro_batch_size // 2 * 2)
-        self.encode = PairEncoder(chat_format(backend.bundle, template_kwargs), config)
+        self.max_length, self._note = row_limit_of(backend.policy, config.max_length, PAIR_KEY)
+        self.encode = PairEncoder(chat_format(backend.bundle, template_kwargs), config, self.max_length)
+
+    @distributed(execute=Execute.RANK_ZERO)
+    def notes(self) -> list[str]:
+        """A line where the model's own limit on the length of rows is lower than the usual one."""
+        return [] if self._note is None else [self._note]
 
     @distributed(Dispatch.DP_SCATTER, Collect.JOIN)
     def rollout(self, pairs: DataProto) -> DataProto | None:

@@ -1,8 +1,10 @@
 """An estimate of a worker's memory, from the model's config alone."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from rl_core.algorithms import algorithms
+from rl_core.models.shape import named
 from schemas.placement import ROWS_OF_A_PASS, TOKENS_IN_TILES, TOKENS_ON_GPU
 from schemas.policy import FSDPMode
 from schemas.recipe import EmaFullConfig, Recipe
@@ -18,20 +20,59 @@ ROLLOUT_WEIGHTS, KV_CACHE = "gathered weights (rollout)", "KV cache"
 """What sampling takes, wherever it happens."""
 
 
-def num_parameters(shape: dict[str, Any]) -> int:
-    """Parameters of a decoder-only model with gated MLPs, from its `config.json`; others come out approximately."""
+UNGATED = ("n_embd", "n_embed", "ffn_dim", "expansion_ratio", "n_head")
+UNGATED_TYPES = ("gpt_neox", "gpt_neox_japanese", "falcon", "phi", "starcoder2", "persimmon", "nemotron")
+"""Families that write those into their configs, and these, have MLPs of two matrices; others gated ones, of three."""
+PERIODS = ("expert_layer_period", "decoder_sparse_step", "interleave_moe_layer_step")
+"""Every so many blocks have experts."""
+NEEDED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+
+
+def unknown_sizes(config: Mapping[str, Any]) -> list[str]:
+    """What a `config.json` does not state that an estimate needs, as recurrent models have no attention heads."""
+    shape = named(config)
+    return [name for name in NEEDED if not isinstance(shape.get(name), int)]
+
+
+def num_parameters(config: Mapping[str, Any]) -> int:
+    """Parameters of a decoder-only language model, from its `config.json`; unusual ones come out approximately."""
+    shape = named(config)
     hidden, layers = shape["hidden_size"], shape["num_hidden_layers"]
     heads = shape["num_attention_heads"]
     head_dim = shape.get("head_dim") or hidden // heads
-    kv = (shape.get("num_key_value_heads") or heads) * head_dim
+    shares_one = bool(shape.get("multi_query")) and not shape.get("new_decoder_architecture")
+    kv = (1 if shares_one else shape.get("num_key_value_heads") or heads) * head_dim
     attention = 2 * hidden * heads * head_dim + 2 * hidden * kv
-    mlp = 3 * hidden * shape["intermediate_size"]
-    embeddings = shape["vocab_size"] * hidden * (1 if shape.get("tie_word_embeddings") else 2)
-    return layers * (attention + mlp + 2 * hidden) + embeddings + hidden
+    # GPT-2's config.json says nothing of tying, which is its default.
+    tied = shape.get("tie_word_embeddings", "n_embd" in shape)
+    embeddings = shape["vocab_size"] * hidden * (1 if tied else 2)
+    return layers * (attention + 2 * hidden) + _mlps(shape) + embeddings + hidden
 
 
-def estimate_memory(recipe: Recipe, shape: dict[str, Any]) -> dict[str, float]:
-    """Bytes of one training worker's device, by purpose. Activations assume passes of the longest allowed rows."""
+def _mlps(shape: Mapping[str, Any]) -> int:
+    """Of all blocks, experts and their router included."""
+    hidden, layers = shape["hidden_size"], shape["num_hidden_layers"]
+    width = shape.get("intermediate_size") or 4 * hidden
+    is_gated = shape.get("model_type") not in UNGATED_TYPES and not any(name in shape for name in UNGATED)
+    matrices = 3 if is_gated else 2
+    dense = matrices * hidden * width
+    experts = shape.get("num_experts") or 0
+    if experts < 2:
+        return layers * dense
+    expert_width = shape.get("moe_intermediate_size") or width
+    shared = shape.get("shared_expert_intermediate_size") or (shape.get("n_shared_experts") or 0) * expert_width
+    sparse = matrices * hidden * (experts * expert_width + shared) + experts * hidden
+    num_dense = min(layers, shape.get("first_k_dense_replace") or len(shape.get("mlp_only_layers") or ()))
+    num_sparse = (layers - num_dense) // next((shape[name] for name in PERIODS if shape.get(name)), 1)
+    return num_sparse * sparse + (layers - num_sparse) * dense
+
+
+def estimate_memory(recipe: Recipe, config: Mapping[str, Any]) -> dict[str, float]:
+    """Bytes of one training worker's device, by purpose. Activations assume passes of the longest allowed rows.
+
+    Args: config: the model's `config.json`, without `unknown_sizes`.
+    """
+    shape = named(config)
     weights = _weights(recipe, shape)
     if recipe.fsdp.cpu_offload and recipe.placement.device == "cuda":
         weights = {purpose: 0.0 for purpose in weights}

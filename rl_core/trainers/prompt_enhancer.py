@@ -155,6 +155,10 @@ class PromptEnhancerTrainer(Trainer):
         self.painter.add_rewards(played)
         return played
 
+    def notes(self) -> list[str]:
+        """What is computed otherwise than usual, and a limit of the writer that is the model's."""
+        return [*super().notes(), *self.writer.engine.notes()]
+
     def backends(self) -> dict[str, Remote]:
         """Those that learn: `policy` rewrites, `images` draws."""
         named = {"policy": (TEXT, self.writer.backend), IMAGES: (IMAGES, self.painter.backend)}

@@ -13,6 +13,7 @@ from rl_core.distributed import ray_cluster
 from rl_core.evaluation.made_samples import save_made
 from rl_core.evaluation.runner import summarise
 from rl_core.home import Home
+from rl_core.models.family import check_located
 from rl_core.models.locate import locate
 from rl_core.rewards.samples import prompt_text
 from rl_core.tracking.run import RunStatus, TrackingRun
@@ -158,6 +159,7 @@ class TrainingSession:
         placement = self.recipe.placement
         self._cluster.enter_context(ray_cluster(placement.ray_address, placement.num_devices, placement.device))
         source = locate(self.recipe.model.path, self.home.models)
+        check_located(self.recipe, source)
         items = self._rows("train")
         trainer = _trainer_class(self.recipe.domain)(self.recipe, source, items)
         trainer.build()

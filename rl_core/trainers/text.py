@@ -95,6 +95,10 @@ class TextTrainer(OneTrackTrainer):
         recipe = self.recipe
         return recipe.rollout, portable_options(recipe.environments), recipe.model.chat_template_kwargs, recipe.seed
 
+    def notes(self) -> list[str]:
+        """What is computed otherwise than usual, and a limit of the engine that is the model's."""
+        return [*super().notes(), *self.engine.notes()]
+
     def add_rewards(self, rollout: DataProtoRef) -> dict[str, float]:
         """The environment's rewards, and with them those of the recipe's scorers."""
         recipe = self.recipe

@@ -94,11 +94,11 @@ def test_a_server_uses_the_device_and_the_threads_of_its_rank(monkeypatch: pytes
 
 def test_keys_and_values_take_what_the_gpu_has_left_and_a_fixed_part_of_a_cpu():
     config = RolloutConfig(vllm=VllmConfig(sleep=True))
-    on_gpu, on_cpu = (server_options(config, info, torch.bfloat16) for info in (CUDA, CPU))
+    on_gpu, on_cpu = (server_options(config, 300, info, torch.bfloat16) for info in (CUDA, CPU))
     assert (on_gpu.kv_cache_bytes, on_gpu.memory_share, on_gpu.sleeps) == (None, 0.85, True)
     assert on_cpu.kv_cache_bytes == 4 * 2**30
     assert on_cpu.dtype == "bfloat16"
-    assert (on_cpu.max_length, on_cpu.max_rows) == (config.max_context_length, config.max_batch_size)
+    assert (on_cpu.max_length, on_cpu.max_rows) == (300, config.max_batch_size)
 
 
 def test_a_cut_off_reply_says_by_which_limit():

@@ -5,13 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
 from rl_core.models import causal_lm
 from rl_core.rank_info import RankInfo
 from rl_core.recipes import parse_recipe
 from rl_core.train import memory
 from rl_core.train.ema import local_part
-from rl_core.train.memory import estimate_memory, num_parameters
+from rl_core.train.memory import estimate_memory, num_parameters, unknown_sizes
 from schemas.recipe import EmaFullConfig, EmaLoraConfig, LoraConfig, Recipe
 from tests.train.jobs import WITH_KL, Setup, batch, make_both, shard_of
 from tests.train.ranks import Ranks
@@ -130,3 +132,34 @@ def test_offloaded_weights_are_not_on_the_device() -> None:
 
 def test_the_estimate_knows_the_chunk_of_vocabulary_rows() -> None:
     assert memory.CHUNK_TOKENS == causal_lm.CHUNK_TOKENS
+
+
+@pytest.mark.parametrize(
+    ("model_type", "tolerance"),
+    [
+        *[
+            (kind, 0.03)
+            for kind in ("gpt2", "gpt_neox", "opt", "mpt", "bloom", "llama", "qwen3", "gpt_bigcode", "olmo2")
+        ],
+        *[(kind, 0.03) for kind in ("falcon", "phi", "starcoder2", "gptj", "stablelm", "gpt_bigcode", "olmo2")],
+        *[(kind, 0.03) for kind in ("mixtral", "qwen3_moe", "qwen2_moe", "olmoe", "gpt_oss", "glm4_moe", "granitemoe")],
+        ("deepseek_v3", 0.1),
+        ("jamba", 0.15),
+        ("gemma3", 0.15),
+    ],
+)
+def test_parameters_are_counted_whatever_a_family_calls_its_sizes(model_type: str, tolerance: float) -> None:
+    """Against the model itself, without memory for it."""
+    config = AutoConfig.for_model(model_type)
+    with torch.device("meta"):
+        auto = AutoModelForImageTextToText if hasattr(config, "text_config") else AutoModelForCausalLM
+        model = auto.from_config(config)
+    language = getattr(model.base_model, "language_model", model)
+    assert unknown_sizes(config.to_dict()) == []
+    counted = sum(one.numel() for one in language.parameters())
+    assert num_parameters(config.to_dict()) == pytest.approx(counted, rel=tolerance)
+
+
+def test_what_an_estimate_lacks_is_named() -> None:
+    assert unknown_sizes({"hidden_size": 4, "num_hidden_layers": 2, "vocab_size": 8}) == ["num_attention_heads"]
+    assert unknown_sizes({"text_config": {}, "vocab_size": 8})[0] == "hidden_size"

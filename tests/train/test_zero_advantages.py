@@ -6,12 +6,25 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from rl_core.data_proto import DataProto
 from rl_core.rank_info import RankInfo
 from rl_core.train.critic import CriticStack
+from rl_core.train.lora import inject_lora
 from rl_core.train.result import TrainStepResult
-from tests.train.jobs import WITH_KL, Setup, batch, largest_difference, make_both, same_bits, shard_of
+from schemas.recipe import LoraConfig
+from tests.train.jobs import (
+    LORA,
+    WITH_KL,
+    Setup,
+    batch,
+    largest_difference,
+    make_both,
+    make_bundle,
+    same_bits,
+    shard_of,
+)
 from tests.train.ranks import Ranks
 
 SILENT: dict[str, list[int]] = {"some": [0, 3, 4], "a rank's all": [4, 5, 6, 7], "all": list(range(8))}
@@ -120,3 +133,63 @@ def planned(rank_info: RankInfo, setup: Setup) -> list[int]:
     rows.tensor("advantages")[2, 0] = torch.nan
     _, plan = stack.open(rows)
     return sorted(row for mini_batch in plan for rows in mini_batch.micro_batches for row in rows)
+
+
+HEAD = LoraConfig(rank=4, alpha=8, target_modules=["q_proj", "down_proj", "lm_head"])
+
+
+@pytest.mark.parametrize("param_dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("lora", [HEAD, None], ids=["adapters on the head", "all weights"])
+@pytest.mark.parametrize(
+    "way",
+    [*WAYS.values(), {"share_prompts": True}, {"max_tokens_per_micro_batch": 25, "share_prompts": True}],
+    ids=[*WAYS, "shared", "packed and shared"],
+)
+def test_a_step_without_a_token_to_learn_from_learns_nothing(
+    ranks: Ranks, untied_model_dir: Path, way: dict[str, Any], lora: LoraConfig | None, param_dtype: str
+) -> None:
+    setup = Setup(str(untied_model_dir), lora=lora, stack=way, fsdp={"param_dtype": param_dtype})
+    loss, grad_norm, changed = ranks.run(1, train_on_nothing, setup)[0]
+    assert (loss, grad_norm, changed) == (0.0, 0.0, 0.0)
+
+
+def train_on_nothing(rank_info: RankInfo, setup: Setup) -> tuple[float, float, float]:
+    """A first step in which all groups are flat: loss, gradient, and the largest change of a weight but for decay."""
+    backend, stack = make_both(rank_info, setup)
+    for group in backend.optimizer.param_groups:
+        group["weight_decay"] = 0.0
+    before = backend.full_state()
+    result = stack.train(shard_of(rank_info, rows_with(SILENT["all"], 0)))
+    return result.loss, result.grad_norm, largest_difference(before, backend.full_state())
+
+
+@pytest.mark.parametrize("lora", [HEAD, LORA, None], ids=["adapters on the head", "adapters", "all weights"])
+def test_no_rows_have_no_log_probabilities(untied_model_dir: Path, lora: LoraConfig | None) -> None:
+    """With gradient and entropy, packed, padded and shared, as where a rank's rows are all silent."""
+    policy = make_bundle(str(untied_model_dir)).policy
+    if lora is not None:
+        inject_lora(policy, lora, seed=0)
+    rows = batch(0)
+    columns = {f"{name}_BL": rows.tensor(name) for name in ("input_ids", "attention_mask", "position_ids")}
+    silent_BT = torch.zeros_like(rows.tensor("response_mask"))
+    policy.enable_packing()
+    assert policy.enable_prompt_sharing()
+    for way in ({}, {"packed": True}, {"share_prompts": True}):
+        options: dict[str, Any] = {"with_entropy": True, "entropy_grad": True, **way}
+        log_probs_BT, entropy_BT = policy(**columns, response_mask_BT=silent_BT, **options)
+        assert entropy_BT is not None
+        (log_probs_BT.sum() + entropy_BT.sum()).backward()
+        grads = [one.grad for one in policy.parameters() if one.grad is not None]
+        assert all(not bool(grad.any()) for grad in grads)
+
+
+@pytest.fixture(scope="module")
+def untied_model_dir(tiny_model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny model with a head of its own."""
+    folder = tmp_path_factory.mktemp("untied")
+    config = AutoConfig.from_pretrained(tiny_model_dir, tie_word_embeddings=False)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(tiny_model_dir).save_pretrained(folder)
+    return folder
