@@ -32,7 +32,7 @@ from rl_core.rollout.vllm_server import Drawn, Prompt, ServerOptions, VllmServer
 from rl_core.train.checksums import Checksum
 from rl_core.train.wire import WeightVersion
 from schemas.recipe import DType, LoraConfig
-from schemas.rollout import RolloutConfig, VllmConfig
+from schemas.rollout import RolloutConfig, SyncMode, VllmConfig
 
 POLICY = "model."
 """What a policy's parameters are called more than those of its checkpoint."""
@@ -43,8 +43,8 @@ SEEDS = 2**62
 class SharedReplica(Replica):
     """The weights that arrive, in shared memory under the names of a checkpoint; nothing is computed with them here."""
 
-    def __init__(self, bundle: Any, lora: LoraConfig | None, dtype: DType, rank_info: RankInfo) -> None:
-        super().__init__(bundle, lora, dtype, rank_info)
+    def __init__(self, bundle: Any, lora: LoraConfig | None, mode: SyncMode, dtype: DType, rank_info: RankInfo) -> None:
+        super().__init__(bundle, lora, mode, dtype, rank_info)
         kept = self.policy.state_dict()
         held = self.parameters | {name: one for name, one in self.policy.named_buffers() if name in kept}
         self.shared = SharedWeights({checkpoint_name(name): one.data for name, one in held.items()})

@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from rl_core.models.causal_lm import CausalLMPolicy
 from rl_core.models.family import load_policy, sees_pictures
+from rl_core.models.probe import Live, TokenRows
 from rl_core.models.tokenizer import load_processor, load_tokenizer
 from schemas.recipe import LoraConfig, ModelConfig
 
@@ -28,8 +30,17 @@ class ModelBundle:
         """The policy before training, anew."""
         return load_policy(self.source, self.config)
 
-    def export(self, trained: dict[str, Tensor], lora: LoraConfig | None, out: Path) -> None:
+    @property
+    def probe_rows(self) -> TokenRows:
+        """What two copies of the policy are compared on."""
+        return TokenRows.of(self.tokenizer, self.policy.language_model.config)
+
+    def probe(self, policy: Any, device: torch.device) -> Tensor:
+        """What a policy says of fixed inputs, [N]."""
+        return self.probe_rows.said_by(policy, device)
+
+    def export(self, trained: dict[str, Tensor], lora: LoraConfig | None, out: Path, live: Live) -> None:
         """Write the trained policy as a Hugging Face folder; see `export_policy`."""
         from rl_core.models.export import export_policy
 
-        export_policy(self, trained, lora, out)
+        export_policy(self, trained, lora, out, live)

@@ -23,10 +23,12 @@ from rl_core.rollout.engine import RolloutEngine
 from rl_core.train import sharding
 from rl_core.train.checksums import Checksum, check_same, checksum
 from rl_core.train.lora import inject_lora
+from rl_core.train.merging import prepare_for_merged
 from rl_core.train.meshes import Meshes
 from rl_core.train.wire import Bucket, Piece, WeightVersion, unpack
 from rl_core.train.wire_group import Meeting, WireGroup
 from schemas.recipe import DType, LoraConfig, ModelConfig
+from schemas.rollout import SyncMode
 
 WIRE = "wire"
 """The column of a bucket's numbers, [N]."""
@@ -35,15 +37,16 @@ WIRE = "wire"
 class Replica:
     """A whole model on one rank, in the format it computes in. Offers an engine what a FSDPBackend does.
 
-    Args: bundle: a ModelBundle or a DiffusionBundle. lora: adapters to receive beside the base; None when the weights
-    arrive merged, or without adapters.
+    Args: bundle: a ModelBundle or a DiffusionBundle. lora: the trainer's adapters; with mode `full` they arrive merged.
     """
 
-    def __init__(self, bundle: Any, lora: LoraConfig | None, dtype: DType, rank_info: RankInfo) -> None:
+    def __init__(self, bundle: Any, lora: LoraConfig | None, mode: SyncMode, dtype: DType, rank_info: RankInfo) -> None:
         self.bundle, self.rank_info, self.device = bundle, rank_info, rank_info.device
         self.policy, self.meshes = self.bundle.policy, Meshes(rank_info)
-        if lora is not None:
+        if lora is not None and mode is SyncMode.ADAPTER:
             inject_lora(self.policy, lora, seed=0)
+        elif lora is not None:
+            prepare_for_merged(self.policy, lora)
         sharding.cast_parameters(self.policy, dtype)
         self.policy.to(self.home).requires_grad_(False).eval()
         self.parameters = dict(self.policy.named_parameters())
@@ -87,7 +90,7 @@ class Replica:
 class Receiver:
     """The receiving end of a weight sync, to stand before an engine in a class's bases.
 
-    Args: source: what `rl_core.models.locate` returned. options: those of the engine.
+    Args: source: what `rl_core.models.locate` returned. lora, mode: as of `Replica`. options: those of the engine.
     """
 
     needs_rank_info = True
@@ -99,11 +102,12 @@ class Receiver:
         source: str,
         model: ModelConfig,
         lora: LoraConfig | None,
+        mode: SyncMode,
         dtype: DType,
         *options: Any,
         rank_info: RankInfo,
     ) -> None:
-        self.replica = self.replica_class(self.bundle_class(source, model), lora, dtype, rank_info)
+        self.replica = self.replica_class(self.bundle_class(source, model), lora, mode, dtype, rank_info)
         self._group: WireGroup | None = None
         engine: Any = super()
         engine.__init__(self.replica, *options)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from rl_core.dispatch import Execute, distributed
 from rl_core.errors import RLTrainError
 from rl_core.models.causal_lm import blocks
+from rl_core.models.probe import Live
 from rl_core.models.value_head import train_value_head
 from rl_core.peak_memory import peak_bytes
 from rl_core.rank_info import RankInfo
@@ -50,8 +51,12 @@ class Bundle(Protocol):
         """The policy before training, anew."""
         ...
 
-    def export(self, trained: dict[str, Tensor], lora: LoraConfig | None, out: Path) -> None:
-        """Write the policy with these trained weights."""
+    def probe(self, policy: Any, device: torch.device) -> Tensor:
+        """What a policy says of fixed inputs, [N], on the CPU."""
+        ...
+
+    def export(self, trained: dict[str, Tensor], lora: LoraConfig | None, out: Path, live: Live) -> None:
+        """Write the policy with these trained weights, if what was written says what the live policy says."""
         ...
 
 
@@ -314,12 +319,27 @@ class FSDPBackend:
     def export(self, folder: str) -> None:
         """Write the trained policy as its bundle does, by `LoraConfig.export`; rank 0 writes.
 
-        What is evaluated is exported: with `evaluate: true` in the EMA's config, the average.
+        What is evaluated is exported: with `evaluate: true` in the EMA's config, the average. Raises: ExportMismatch
+        when what was written does not say what the policy says.
         """
         averaged = self.ema is not None and self.ema.config.evaluate
+        live = Live(self._probe(averaged=averaged), sharding.DTYPES[self.fsdp_cfg.param_dtype])
         state = self._require_ema().full() if averaged else self.full_state()
         if self.rank_info.rank == 0:
-            self.bundle.export(state, self.lora_cfg, Path(folder))
+            self.bundle.export(state, self.lora_cfg, Path(folder), live)
+
+    def _probe(self, *, averaged: bool) -> Tensor:
+        """What the policy, or its average, says of its bundle's fixed inputs; every rank runs the same forward."""
+        self._check_onloaded("export")
+        with ExitStack() as stack:
+            if averaged:
+                self.apply_eval_ema()
+                stack.callback(self.restore_from_eval)
+            if self.fsdp_cfg.torch_compile:
+                stack.enter_context(torch.compiler.set_stance("force_eager"))
+            was_training = self.policy.training
+            stack.callback(self.policy.train, was_training)
+            return self.bundle.probe(self.policy.eval(), self.device)
 
     def full_state(self) -> dict[str, Tensor]:
         """A copy of the trainable parameters, unsharded on the CPU of rank 0 (empty elsewhere)."""

@@ -63,10 +63,7 @@ def pairs(ray_cluster: None, tiny_model_dir: Path) -> Iterator[dict[str, Pair]]:
     path = str(tiny_model_dir)
     with placement(DevicePool(4, threads_per_device=1, collective_timeout_s=120)) as whole:
         with placement(whole.pool, fraction=0.5):
-            engines = {
-                name: engine(path, lora if mode is SyncMode.ADAPTER else None)
-                for name, (lora, mode, _) in BUILT.items()
-            }
+            engines = {name: engine(path, lora, mode) for name, (lora, mode, _) in BUILT.items()}
             engine_says = {name: remote(Scorer, one) for name, one in engines.items()}
         with placement(whole.pool, fraction=0.5):
             made = {}
@@ -87,9 +84,9 @@ def pairs(ray_cluster: None, tiny_model_dir: Path) -> Iterator[dict[str, Pair]]:
     whole.close()
 
 
-def engine(path: str, lora: LoraConfig | None) -> Remote:
+def engine(path: str, lora: LoraConfig | None, mode: SyncMode) -> Remote:
     model = ModelConfig(path=path)
-    return remote(TamperingEngine, path, model, lora, DType.BFLOAT16, RolloutConfig(), {}, {}, 0)
+    return remote(TamperingEngine, path, model, lora, mode, DType.BFLOAT16, RolloutConfig(), {}, {}, 0)
 
 
 def trained(path: str, lora: LoraConfig | None, ema: EmaFullConfig | None) -> Remote:
