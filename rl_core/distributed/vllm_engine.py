@@ -115,7 +115,12 @@ class VllmEngine(Receiver, RolloutEngine):
         named = {checkpoint_name(name): one for name, one in expected.items()}
         where = f"{self.where}, weights {version}"
         self.server.call("reload", named, str(dtype).removeprefix("torch."), where)
+        self.replica.check_known(expected)
         self.replica.version = version
+
+    def probe(self) -> None:
+        """Nothing: what samples is the server, whose log-probabilities every rollout is compared by."""
+        return None
 
     def sleep(self) -> None:
         """Give the device's memory back until the next weights or the next rollout. Raises: RecipeError on a CPU."""
@@ -133,8 +138,16 @@ def checkpoint_name(parameter: str) -> str:
 
 def check_model(model: Any, bundle: ModelBundle, config: RolloutConfig) -> None:
     """Raises: RecipeError for a model, or a length, that vLLM would refuse in its own words."""
+    from transformers.core_model_loading import revert_weight_conversion
+
     if bundle.processor is not None:
         raise RecipeError(f"rollout.engine: vllm samples text alone, and {bundle.source} sees pictures; use dedicated")
+    other = sorted(revert_weight_conversion(model, named := dict(model.named_parameters())).keys() - named.keys())
+    if other:
+        raise RecipeError(
+            f"rollout.engine: vllm reads weights by the names of a checkpoint, and this model's are not those of its "
+            f"parameters ({other[0]} among them); use dedicated"
+        )
     longest = getattr(model.config, "max_position_embeddings", None)
     if longest is not None and config.max_context_length > longest:
         raise RecipeError(

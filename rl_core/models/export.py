@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,10 @@ import torch
 from torch import Tensor
 
 from rl_core.models.bundle import ModelBundle
-from rl_core.models.probe import Live, TokenRows, check_same, explained
-from rl_core.models.stored_weights import Saved, check_read_back, round_to_stored, saved_tensors, take_stored
+from rl_core.models.probe import Live
+from rl_core.models.stored_weights import Written, formats, write_stored
 from rl_core.train.lora import TRAINED, inject_lora
 from schemas.recipe import ExportKind, LoraConfig
-
-CPU = torch.device("cpu")
 
 
 def export_policy(
@@ -23,41 +22,43 @@ def export_policy(
     """Write base weights plus `trained` to `out`, in the base model's own number format, or the adapters alone.
 
     Adapters keep float32. Their folder names the base model by where this run found it.
-    What was written is loaded again by plain transformers and has to say what the policy says, with its weights rounded
-    to the format: in float32, so that it is the weights that are compared.
+    What was written is loaded again by plain transformers and has to say what the policy says with its weights rounded
+    to the format; both compute in float32, so that it is the weights that are compared.
     Args: trained: full, unsharded tensors under the policy's parameter names. live: of the policy they were taken from.
     Raises: ExportMismatch when what was taken, or what was written, is another policy.
     """
-    policy = trained_policy(bundle, trained, lora)
     rows = bundle.probe_rows
-    said_N = rows.said_by(policy, CPU)
-    what = f"the trained policy and the weights taken from it for {out.name}"
-    check_same(
-        what, live.said_N, said_N, explained(lambda: rows.said_by(policy, CPU), policy, live.dtype), rows.places()
-    )
-    model_class, saved = type(policy.language_model), dict[str, Saved]()
-    if lora is not None and lora.export is ExportKind.ADAPTER:
-        bound = explained(lambda: rows.said_by(policy, CPU), policy, torch.float32)
-        _name_base(policy.model.peft_config[TRAINED], bundle.source)
-        policy.model.save_pretrained(out, selected_adapters=[TRAINED])
-    else:
-        dtype = _stored_dtype(bundle)
-        merged = round_to_stored(policy, dtype)
-        said_N = rows.said_by(policy, CPU)
-        bound = explained(lambda: rows.said_by(policy, CPU), policy, torch.float32)
-        take_stored(policy, merged, dtype)
-        policy.model.save_pretrained(out)
-        saved = saved_tensors(policy.model)
-    (bundle.processor or bundle.tokenizer).save_pretrained(out)
-    del policy
+    model_class, written = _write(bundle, trained_policy(bundle, trained, lora), lora, out, live)
     model = model_class.from_pretrained(out, dtype=torch.float32).eval()
-    check_read_back(saved, model, str(out))
-    what = f"the trained policy and the folder {out.name} that was written of it"
-    check_same(what, said_N, rows.said_by_model(model), bound, rows.places())
+    written.check(rows.said_by_model(model), model, out, rows.places())
+
+
+def _write(bundle: ModelBundle, policy: Any, lora: LoraConfig | None, out: Path, live: Live) -> tuple[Any, Written]:
+    """Returns: the class that reads the folder, and what it has to find there."""
+    rows = bundle.probe_rows
+    adapters_alone = lora is not None and lora.export is ExportKind.ADAPTER
+
+    def write() -> Any:
+        (bundle.processor or bundle.tokenizer).save_pretrained(out)
+        if adapters_alone:
+            _name_base(policy.model.peft_config[TRAINED], bundle.source)
+            policy.model.save_pretrained(out, selected_adapters=[TRAINED])
+            return None
+        policy.model.save_pretrained(out)
+        return policy.model
+
+    say = partial(rows.said_by, policy, torch.device("cpu"))
+    format_of = formats(policy.model, _stored_dtype(bundle))
+    model_class = type(policy.language_model)
+    merge, places = not adapters_alone, rows.places()
+    return model_class, write_stored(policy, say, format_of, live, write, merge=merge, places=places)
 
 
 def trained_policy(bundle: Any, trained: dict[str, Tensor], lora: LoraConfig | None) -> Any:
-    """A policy in float32 on the CPU with these weights, adapters beside the base. Raises: ValueError on unknown ones."""
+    """A policy in float32 on the CPU with these weights, adapters beside the base.
+
+    Raises: ValueError on weights that it does not have.
+    """
     policy = bundle.load_policy()
     if lora is not None:
         inject_lora(policy, lora, seed=0)

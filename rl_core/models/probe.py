@@ -16,8 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rl_core.errors import ExportMismatch
-
 NUM_ROWS, LONGEST_PROMPT, LONGEST_REPLY = 6, 8, 12
 EXACT = 1e-4
 """Two sums of the same float32 numbers in another order differ by less, whatever the model."""
@@ -44,9 +42,12 @@ class TokenRows:
     reply_BT: Tensor
 
     @classmethod
-    def of(cls, tokenizer: Any, config: Any) -> TokenRows:
-        """The same rows for every model of a vocabulary. Args: config: of the language model."""
-        size = min(len(tokenizer), config.get_text_config().vocab_size)
+    def of(cls, tokenizer: Any, config: Any, *, num_choices: int | None = None) -> TokenRows:
+        """The same rows for every model of a vocabulary.
+
+        Args: config: of the language model. num_choices: tokens that may be written are the first so many.
+        """
+        size = min(len(tokenizer), config.get_text_config().vocab_size, num_choices or len(tokenizer))
         special = {*tokenizer.all_special_ids, *_picture_tokens(config)}
         ordinary = torch.tensor([token for token in range(size) if token not in special])
         longest = getattr(config.get_text_config(), "max_position_embeddings", None) or LONGEST_PROMPT + LONGEST_REPLY
@@ -93,17 +94,17 @@ def explained(say: Callable[[], Tensor], model: nn.Module, dtype: torch.dtype) -
     return EXACT + (moved if exact else SAFETY * moved)
 
 
-def check_same(what: str, wanted_N: Tensor, found_N: Tensor, bound: float, places: list[str] | None = None) -> None:
-    """Raises: ExportMismatch naming the largest difference and where it is, when it exceeds the bound."""
+def difference(wanted_N: Tensor, found_N: Tensor, bound: float, places: list[str] | None = None) -> str | None:
+    """The largest difference in words, and where it is, when it exceeds the bound; None when it does not."""
     difference_N = (found_N - wanted_N).abs()
-    difference_N = torch.where(torch.isfinite(found_N), difference_N, torch.inf)
-    if not len(difference_N) or float(difference_N.max()) <= bound:
-        return
+    difference_N = torch.where(torch.isfinite(difference_N), difference_N, torch.inf)
     worst = int(difference_N.argmax())
+    if float(difference_N[worst]) <= bound:
+        return None
     where = places[worst] if places is not None else f"value {worst}"
-    raise ExportMismatch(
-        f"{what}: they differ by up to {float(difference_N[worst]):.3g} (at {where}: {float(wanted_N[worst]):.4f} "
-        f"against {float(found_N[worst]):.4f}); rounding explains {bound:.2g}. Nothing was registered"
+    return (
+        f"they differ by up to {float(difference_N[worst]):.3g} (at {where}: {float(wanted_N[worst]):.4f} against "
+        f"{float(found_N[worst]):.4f}), where rounding explains {bound:.2g}"
     )
 
 

@@ -7,13 +7,16 @@ adapters stand in float32 beside the base. What is stored is the sum, rounded on
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from rl_core.errors import ExportMismatch
+from rl_core.models.probe import Live, difference, explained
 from rl_core.train.checksums import NUM_NAMED, Checksum, checksum
 from rl_core.train.lora import base_name, is_adapter
 from rl_core.train.merging import adapted_weights, untie, unties
@@ -22,8 +25,66 @@ WIDTHS = (2, 4)
 """Bytes of the numbers that a checksum is taken of."""
 
 
+@dataclass(frozen=True)
+class Saved:
+    """A tensor as it was handed to be saved."""
+
+    dtype: torch.dtype
+    checksum: Checksum
+
+
+FormatOf = Callable[[str], torch.dtype]
+"""The format that a base model's parameter is stored in, by its name."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """What was written, and what it has to say when it is read back."""
+
+    said_N: Tensor
+    bound: float
+    saved: dict[str, Saved]
+    """Empty where adapters alone were written."""
+
+    def check(self, said_N: Tensor, model: nn.Module, out: Path, places: list[str] | None = None) -> None:
+        """Raises: ExportMismatch unless a model read back from `out` holds and says what was written."""
+        check_read_back(self.saved, model, str(out))
+        if found := difference(self.said_N, said_N, self.bound, places):
+            raise ExportMismatch(f"{out} does not say what the trained policy says: {found}. Nothing was registered")
+
+
+def write_stored(
+    policy: Any,
+    say: Callable[[], Tensor],
+    format_of: FormatOf,
+    live: Live,
+    write: Callable[[], nn.Module | None],
+    *,
+    merge: bool,
+    places: list[str] | None = None,
+) -> Written:
+    """Compare a policy with the live one that its weights came from, and write it.
+
+    Args: policy: in float32, adapters beside the base. say: what it says of fixed inputs. write: writes the policy as
+    it then is; gives the model that was saved, or None for adapters alone. merge: merge the adapters before.
+    Raises: ExportMismatch when it is not the live one.
+    """
+    said_N = say()
+    if found := difference(live.said_N, said_N, explained(say, policy, live.dtype), places):
+        raise ExportMismatch(f"the weights taken from the trained policy are not what it computes with: {found}")
+    merged: dict[str, Tensor] = {}
+    if merge:
+        merged = round_to_stored(policy, format_of)
+        said_N = say()
+    bound = explained(say, policy, torch.float32)
+    if merge:
+        take_stored(policy, merged, format_of)
+    model = write()
+    return Written(said_N, bound, {} if model is None else saved_tensors(model))
+
+
 @torch.no_grad()
-def round_to_stored(policy: Any, dtype: torch.dtype) -> dict[str, Tensor]:
+def round_to_stored(policy: Any, format_of: FormatOf) -> dict[str, Tensor]:
     """Let a float32 policy, adapters and all, say what its stored weights will say, in place.
 
     Adapters are not merged: the base beside one becomes what is left of the rounded sum without it, so that the policy
@@ -39,7 +100,7 @@ def round_to_stored(policy: Any, dtype: torch.dtype) -> dict[str, Tensor]:
     for name, parameter in tensors.items():
         if is_adapter(name):
             continue
-        kept = stored_dtype(policy, name, dtype)
+        kept = format_of(base_name(name))
         if name in adapted:
             delta = adapted[name].delta(lambda factor: tensors[factor].detach())
             merged[name] = (parameter + delta).to(kept)
@@ -51,7 +112,7 @@ def round_to_stored(policy: Any, dtype: torch.dtype) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def take_stored(policy: Any, merged: dict[str, Tensor], dtype: torch.dtype) -> None:
+def take_stored(policy: Any, merged: dict[str, Tensor], format_of: FormatOf) -> None:
     """Put what `round_to_stored` gave into the base and take the adapters off, in place."""
     for name, value in merged.items():
         policy.get_parameter(name).data = value
@@ -60,25 +121,16 @@ def take_stored(policy: Any, merged: dict[str, Tensor], dtype: torch.dtype) -> N
     saved = policy.state_dict().keys()
     for name, value in [*policy.named_parameters(), *policy.named_buffers()]:
         if name in saved and value.is_floating_point():
-            value.data = value.data.to(stored_dtype(policy, name, dtype))
+            value.data = value.data.to(format_of(name))
 
 
-def stored_dtype(policy: nn.Module, name: str, dtype: torch.dtype) -> torch.dtype:
-    """The format of one tensor: `dtype`, but for what transformers keeps in float32 whatever the rest is in."""
+def formats(model: nn.Module, dtype: torch.dtype) -> FormatOf:
+    """`dtype` for everything but what transformers keeps in float32 whatever the rest is in."""
     always: set[str] = set()
-    for module in policy.modules():
+    for module in model.modules():
         always |= set(getattr(module, "_keep_in_fp32_modules_strict", None) or ())
-    plain = base_name(name)
-    kept = any(re.search(pattern.replace("*", ".*"), plain) for pattern in always)
-    return torch.float32 if kept else dtype
-
-
-@dataclass(frozen=True)
-class Saved:
-    """A tensor as it was handed to be saved."""
-
-    dtype: torch.dtype
-    checksum: Checksum
+    patterns = [pattern.replace("*", ".*") for pattern in always]
+    return lambda name: torch.float32 if any(re.search(one, name) for one in patterns) else dtype
 
 
 def saved_tensors(model: nn.Module) -> dict[str, Saved]:

@@ -6,22 +6,23 @@ update, or with other weights than it is asked for, it refuses.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 
 from rl_core.data_proto import DataProto
 from rl_core.dispatch import Execute, distributed
-from rl_core.errors import StaleEngine
+from rl_core.errors import StaleEngine, WeightMismatch
 from rl_core.models.bundle import ModelBundle
 from rl_core.models.diffusion.bundle import DiffusionBundle
 from rl_core.rank_info import RankInfo
 from rl_core.rollout.diffusion import DiffusionEngine
 from rl_core.rollout.engine import RolloutEngine
 from rl_core.train import sharding
-from rl_core.train.checksums import Checksum, check_same, checksum
+from rl_core.train.checksums import NUM_NAMED, Checksum, check_same, checksum
 from rl_core.train.lora import inject_lora
 from rl_core.train.merging import prepare_for_merged
 from rl_core.train.meshes import Meshes
@@ -52,6 +53,8 @@ class Replica:
         self.parameters = dict(self.policy.named_parameters())
         self.version: WeightVersion | None = None
         """The weights held; None before the first update and while one is under way."""
+        self._known: set[str] = set()
+        """Parameters that were compared with the trainer's since the start."""
 
     @property
     def home(self) -> torch.device:
@@ -76,7 +79,20 @@ class Replica:
         self.version = None
         found = {name: checksum(self.parameters[name].to(dtype)) for name in expected if name in self.parameters}
         check_same(expected, found, f"rollout engine rank {self.rank_info.rank}, weights {version}")
+        self.check_known(expected)
         self.version = version
+
+    def check_known(self, expected: Iterable[str]) -> None:
+        """Raises: WeightMismatch when there are parameters that the trainer neither sent nor compared, this time or
+        before.
+        """
+        self._known.update(expected)
+        left = [name for name in self.parameters if name not in self._known]
+        if left:
+            raise WeightMismatch(
+                f"rollout engine rank {self.rank_info.rank}: {len(left)} of {len(self.parameters)} tensors were "
+                f"neither sent by the trainer nor compared with its own, first {', '.join(left[:NUM_NAMED])}"
+            )
 
     @contextmanager
     def gathered(self) -> Iterator[Any]:
@@ -131,6 +147,10 @@ class Receiver:
         values_N = torch.empty(sum(map(len, pieces)), dtype=dtype, device=self.replica.device)
         self._group.broadcast(values_N)
         self.replica.load(Bucket(pieces, values_N))
+
+    def probe(self) -> Tensor | None:
+        """What the policy held says of its bundle's fixed inputs, [N]."""
+        return self.replica.bundle.probe(self.replica.policy, self.replica.device)
 
     def finish_sync(self, version: WeightVersion, expected: dict[str, Checksum], dtype: torch.dtype) -> None:
         """End an update: these weights are now `version`. Raises: WeightMismatch when a checksum differs."""

@@ -17,11 +17,12 @@ from torch import Tensor, nn
 from rl_core.dispatch import Execute, distributed
 from rl_core.errors import RLTrainError
 from rl_core.models.causal_lm import blocks
-from rl_core.models.probe import Live
+from rl_core.models.probe import Live, explained
 from rl_core.models.value_head import train_value_head
 from rl_core.peak_memory import peak_bytes
 from rl_core.rank_info import RankInfo
 from rl_core.train import alone, checkpoint, sharding
+from rl_core.train.asking import asking
 from rl_core.train.ema import EmaShadow, local_part
 from rl_core.train.gradients import clip_gradients
 from rl_core.train.lora import AVERAGED, adapter_in_use, inject_lora, is_averaged, trained_name
@@ -323,23 +324,19 @@ class FSDPBackend:
         when what was written does not say what the policy says.
         """
         averaged = self.ema is not None and self.ema.config.evaluate
-        live = Live(self._probe(averaged=averaged), sharding.DTYPES[self.fsdp_cfg.param_dtype])
+        with asking(self, averaged=averaged) as say:
+            live = Live(say(), sharding.DTYPES[self.fsdp_cfg.param_dtype])
         state = self._require_ema().full() if averaged else self.full_state()
         if self.rank_info.rank == 0:
             self.bundle.export(state, self.lora_cfg, Path(folder), live)
 
-    def _probe(self, *, averaged: bool) -> Tensor:
-        """What the policy, or its average, says of its bundle's fixed inputs; every rank runs the same forward."""
-        self._check_onloaded("export")
-        with ExitStack() as stack:
-            if averaged:
-                self.apply_eval_ema()
-                stack.callback(self.restore_from_eval)
-            if self.fsdp_cfg.torch_compile:
-                stack.enter_context(torch.compiler.set_stance("force_eager"))
-            was_training = self.policy.training
-            stack.callback(self.policy.train, was_training)
-            return self.bundle.probe(self.policy.eval(), self.device)
+    def probe(self, dtype: torch.dtype, *, averaged: bool) -> tuple[Tensor, float]:
+        """What the policy, or its average, says of its bundle's fixed inputs, and how far another copy may be from it.
+
+        Collective. Args: dtype: the coarsest format that either copy computes in, or is sent in.
+        """
+        with asking(self, averaged=averaged) as say:
+            return say(), explained(say, self.policy, dtype)
 
     def full_state(self) -> dict[str, Tensor]:
         """A copy of the trainable parameters, unsharded on the CPU of rank 0 (empty elsewhere)."""

@@ -1,7 +1,7 @@
 """What adapters add to which weights, for whoever writes or sends a model without adapters.
 
-A matrix that stands in several places (a head tied to the embedding) may be adapted in one of them alone. Merged, the
-places hold different matrices, so a model of which that is true is untied, and every place is written or sent by itself.
+A matrix that stands in several places (a head tied to the embedding) may be adapted in one of them alone. Merged,
+the places hold different matrices: such a model is untied, and every place is written or sent by itself.
 """
 
 from __future__ import annotations

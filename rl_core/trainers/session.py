@@ -117,7 +117,10 @@ class TrainingSession:
         return receipt
 
     def export(self, iteration: int) -> Path:
-        """The trained model as a Hugging Face folder, written once. Raises: ExportMismatch when it says other things."""
+        """The trained model as a Hugging Face folder, written once.
+
+        Raises: ExportMismatch when it does not say what the trained policy says.
+        """
         if not self.folder.export.is_dir():
             building = self.folder.export.with_name(".build-model")
             shutil.rmtree(building, ignore_errors=True)

@@ -6,10 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from rl_core.models.diffusion.base import Size
 from rl_core.models.diffusion.bundle import INDEX, DiffusionBundle, pipeline_index, snapshot
+from rl_core.models.probe import TokenRows
 from rl_core.models.quiet import quiet_pipelines
 from rl_core.models.tokenizer import load_tokenizer
 from rl_core.models.unified.base import UnifiedFamily, unified_class
@@ -32,10 +34,18 @@ class UnifiedBundle(DiffusionBundle):
         self.policy = UnifiedPolicy(self.family, size=size)
         self.tokenizer: Any = plan_tokenizer(self.source, config)
 
-    def load_policy(self) -> UnifiedPolicy:
-        """The policy before training, anew; it shares encoders and VAE with the first."""
-        again = load_unified(self.source, self.config, trained_only=True)
+    def load_policy(self, source: str | None = None) -> UnifiedPolicy:
+        """The policy before training, anew; it shares encoders and VAE with the first.
+
+        Args: source: a folder with other weights.
+        """
+        again = load_unified(source or self.source, self.config, trained_only=True)
         return UnifiedPolicy(self.family, again.transformer, size=self.size)
+
+    def probe(self, policy: Any, device: torch.device) -> Tensor:
+        """What a policy says of fixed inputs, [N]: log-probabilities of tokens, then velocities."""
+        rows = TokenRows.of(self.tokenizer, policy.language_model.config, num_choices=policy.num_choices)
+        return torch.cat([rows.said_by(policy, device), super().probe(policy, device)])
 
 
 def plan_tokenizer(source: str, config: ModelConfig) -> Any:
