@@ -21,7 +21,7 @@ EXACT = 1e-4
 """Two sums of the same float32 numbers in another order differ by less, whatever the model."""
 AMPLIFIED = 2**6
 """How much more than float32's own rounding is tried, so that a choice (of experts) which may fall either way does."""
-SAFETY = 4.0
+SAFETY = 2.0
 """In coarse formats, which leave no room to amplify: how much more than was measured is allowed."""
 
 

@@ -54,7 +54,7 @@ CASES: dict[str, tuple[LoraConfig | None, SyncMode, EmaFullConfig | None]] = {
     "merged": (LORA, SyncMode.FULL, None),
     "average": (None, SyncMode.FULL, EmaFullConfig(decay=0.5, mirror=True, rollout=True)),
 }
-BUILT = CASES | {"never synced": CASES["adapter"]}
+BUILT = CASES | {"never synced": CASES["adapter"], "twisted": CASES["full"]}
 
 
 @pytest.fixture(scope="module")
@@ -191,6 +191,13 @@ def test_a_wrong_base_under_the_adapters_is_caught_at_the_first_sync(pairs: dict
     pair.engine.tamper(None)
     sync.sync()
     assert pair.distance() == 0.0
+
+
+def test_an_engine_that_computes_otherwise_with_the_same_weights_is_caught_at_the_first_sync(pairs: dict[str, Pair]):
+    pair = pairs["twisted"]
+    pair.engine.twist()
+    with pytest.raises(WeightMismatch, match=r"weights \d+: they differ by up to .* where rounding explains"):
+        pair.syncs[SyncTransport.OBJECT_STORE].sync()
 
 
 def test_loaded_weights_are_another_version(pairs: dict[str, Pair], tmp_path: Path):
