@@ -24,20 +24,22 @@ class ModelBundle:
         self.processor: Any = load_processor(source) if sees_pictures(source) else None
         """Of a vision-language model: from messages and pictures to tensors."""
         self.tokenizer = self.processor.tokenizer if self.processor is not None else load_tokenizer(source)
-        self.policy = load_policy(source, config, self.processor)
+        self.policy: Any = load_policy(source, config, self.processor)
 
     def load_policy(self) -> CausalLMPolicy:
         """The policy before training, anew."""
         return load_policy(self.source, self.config)
 
     @property
-    def probe_rows(self) -> TokenRows:
-        """What two copies of the policy are compared on."""
-        return TokenRows.of(self.tokenizer, self.policy.language_model.config)
+    def probe_rows(self) -> list[TokenRows]:
+        """What two copies of the policy are compared on: text, and where it sees pictures, a row with one."""
+        config = self.policy.language_model.config
+        text = TokenRows.of(self.tokenizer, config)
+        return [text] if self.processor is None else [text, text.shown(self.policy.blank, config.image_token_id)]
 
     def probe(self, policy: Any, device: torch.device) -> Tensor:
         """What a policy says of fixed inputs, [N]."""
-        return self.probe_rows.said_by(policy, device)
+        return torch.cat([rows.said_by(policy, device) for rows in self.probe_rows])
 
     def export(self, trained: dict[str, Tensor], lora: LoraConfig | None, out: Path, live: Live) -> None:
         """Write the trained policy as a Hugging Face folder; see `export_policy`."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from rl_core.models.bundle import ModelBundle
+from rl_core.models.family import seeing_policy
 from rl_core.models.probe import Live
 from rl_core.models.stored_weights import Written, formats, write_stored
 from rl_core.train.lora import TRAINED, inject_lora
@@ -27,15 +28,16 @@ def export_policy(
     Args: trained: full, unsharded tensors under the policy's parameter names. live: of the policy they were taken from.
     Raises: ExportMismatch when what was taken, or what was written, is another policy.
     """
-    rows = bundle.probe_rows
     model_class, written = _write(bundle, trained_policy(bundle, trained, lora), lora, out, live)
     model = model_class.from_pretrained(out, dtype=torch.float32).eval()
-    written.check(rows.said_by_model(model), model, out, rows.places())
+    text, *shown = bundle.probe_rows
+    said = [text.said_by_model(model)]
+    said += [rows.said_by(seeing_policy(model, bundle.config).eval(), torch.device("cpu")) for rows in shown]
+    written.check(torch.cat(said), model, out, places_of(bundle))
 
 
 def _write(bundle: ModelBundle, policy: Any, lora: LoraConfig | None, out: Path, live: Live) -> tuple[Any, Written]:
     """Returns: the class that reads the folder, and what it has to find there."""
-    rows = bundle.probe_rows
     adapters_alone = lora is not None and lora.export is ExportKind.ADAPTER
 
     def write() -> Any:
@@ -47,11 +49,16 @@ def _write(bundle: ModelBundle, policy: Any, lora: LoraConfig | None, out: Path,
         policy.model.save_pretrained(out)
         return policy.model
 
-    say = partial(rows.said_by, policy, torch.device("cpu"))
+    say = partial(bundle.probe, policy, torch.device("cpu"))
     format_of = formats(policy.model, _stored_dtype(bundle))
     model_class = type(policy.language_model)
-    merge, places = not adapters_alone, rows.places()
+    merge, places = not adapters_alone, places_of(bundle)
     return model_class, write_stored(policy, say, format_of, live, write, merge=merge, places=places)
+
+
+def places_of(bundle: ModelBundle) -> list[str]:
+    """Where each value of the bundle's probe belongs, in words."""
+    return [place for rows in bundle.probe_rows for place in rows.places()]
 
 
 def trained_policy(bundle: Any, trained: dict[str, Tensor], lora: LoraConfig | None) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 from rl_core.errors import ModelError
 from rl_core.models import causal_lm
 from rl_core.models.causal_lm import CausalLMPolicy
+from rl_core.models.media import PromptMedia
 from rl_core.models.vlm import FAMILIES, FROZEN_BY_DEFAULT, VLMPolicy, family_of, media_of
 from schemas.recipe import ModelConfig
 
@@ -39,9 +40,13 @@ def _load_vlm(source: str, config: ModelConfig, processor: Any) -> VLMPolicy:
     from transformers import AutoModelForImageTextToText
 
     model = causal_lm.load_model(AutoModelForImageTextToText, source, config, "vision-language model")
-    frozen = FROZEN_BY_DEFAULT if config.frozen is None else config.frozen
     known = model.config.model_type, model.config.image_token_id
-    return VLMPolicy(model, frozen, _blank(processor, *known) if processor is not None else None)
+    return seeing_policy(model, config, _blank(processor, *known) if processor is not None else None)
+
+
+def seeing_policy(model: Any, config: ModelConfig, blank: PromptMedia | None = None) -> VLMPolicy:
+    """The policy over a loaded vision-language model."""
+    return VLMPolicy(model, FROZEN_BY_DEFAULT if config.frozen is None else config.frozen, blank)
 
 
 def _config_of(source: str) -> Any:

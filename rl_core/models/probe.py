@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rl_core.models.media import PromptMedia
+
 NUM_ROWS, LONGEST_PROMPT, LONGEST_REPLY = 6, 8, 12
 EXACT = 1e-4
 """Two sums of the same float32 numbers in another order differ by less, whatever the model."""
@@ -40,6 +42,8 @@ class TokenRows:
     ids_BL: Tensor
     used_BL: Tensor
     reply_BT: Tensor
+    media: PromptMedia | None = None
+    """What each row shows besides text."""
 
     @classmethod
     def of(cls, tokenizer: Any, config: Any, *, num_choices: int | None = None) -> TokenRows:
@@ -62,12 +66,21 @@ class TokenRows:
         used_BL = torch.cat([asked_BP, reply_BT], 1)
         return cls(ids_BL.masked_fill(~used_BL, tokenizer.pad_token_id or 0), used_BL.long(), reply_BT.long())
 
+    def shown(self, media: PromptMedia, image_token: int) -> TokenRows:
+        """The first row alone, after a picture that its prompt begins with."""
+        picture = torch.full((1, media.num_tokens), image_token)
+        ids, used = self.ids_BL[:1], self.used_BL[:1]
+        return TokenRows(
+            torch.cat([picture, ids], 1), torch.cat([torch.ones_like(picture), used], 1), self.reply_BT[:1], media
+        )
+
     @torch.no_grad()
     def said_by(self, policy: Any, device: torch.device) -> Tensor:
         """Log-probabilities of the replies' tokens by a policy, [N], padded as in a rollout."""
+        media_B = None if self.media is None else [self.media] * len(self.ids_BL)
         positions_BL = (self.used_BL.cumsum(-1) - 1).clamp_min(0)
         rows = (one.to(device) for one in (self.ids_BL, self.used_BL, positions_BL, self.reply_BT))
-        return policy(*rows)[0].cpu()[self.reply_BT.bool()].float()
+        return policy(*rows, media_B=media_B)[0].cpu()[self.reply_BT.bool()].float()
 
     @torch.no_grad()
     def said_by_model(self, model: Any) -> Tensor:
@@ -81,7 +94,8 @@ class TokenRows:
 
     def places(self) -> list[str]:
         """Where each value belongs, in words."""
-        return [f"row {row}, token {place} of its reply" for row, place in self.reply_BT.nonzero().tolist()]
+        what = "row" if self.media is None else "row with a picture"
+        return [f"{what} {row}, token {place} of its reply" for row, place in self.reply_BT.nonzero().tolist()]
 
 
 def explained(say: Callable[[], Tensor], model: nn.Module, dtype: torch.dtype) -> float:

@@ -268,7 +268,7 @@ def test_an_adapter_names_its_base_from_anywhere(
 
 def test_probe_rows_are_ordinary_tokens_and_ragged(tiny_model_dir: Path) -> None:
     bundle = make_bundle(str(tiny_model_dir))
-    rows, again = bundle.probe_rows, bundle.probe_rows
+    (rows,), (again,) = bundle.probe_rows, bundle.probe_rows
     assert isinstance(rows, TokenRows) and torch.equal(rows.ids_BL, again.ids_BL)
     shown = rows.ids_BL[rows.used_BL.bool()]
     assert not set(shown.tolist()) & set(bundle.tokenizer.all_special_ids)
