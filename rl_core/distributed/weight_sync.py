@@ -24,7 +24,7 @@ from rl_core.data_proto import DataProto
 from rl_core.dispatch import Collect, distributed
 from rl_core.distributed.remote import PendingCall, Remote
 from rl_core.errors import WeightMismatch
-from rl_core.models.probe import difference
+from rl_core.models.comparison import difference
 from rl_core.rank_info import RankInfo
 from rl_core.rollout.dedicated import WIRE
 from rl_core.train.checksums import Checksum, checksum

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from rl_core.models.causal_lm import CausalLMPolicy
+from rl_core.models.comparison import Live, TokenRow, token_rows
 from rl_core.models.family import load_policy, sees_pictures
-from rl_core.models.probe import Live, TokenRows
 from rl_core.models.tokenizer import load_processor, load_tokenizer
 from schemas.recipe import LoraConfig, ModelConfig
 
@@ -31,15 +31,17 @@ class ModelBundle:
         return load_policy(self.source, self.config)
 
     @property
-    def probe_rows(self) -> list[TokenRows]:
-        """What two copies of the policy are compared on: text, and where it sees pictures, a row with one."""
+    def compared_rows(self) -> list[TokenRow]:
+        """What two copies of the policy are compared on: text, and where it sees pictures, a last row with one."""
         config = self.policy.language_model.config
-        text = TokenRows.of(self.tokenizer, config)
-        return [text] if self.processor is None else [text, text.shown(self.policy.blank, config.image_token_id)]
+        rows = token_rows(self.tokenizer, config)
+        if self.processor is None:
+            return rows
+        return [*rows, rows[0].after(self.policy.blank, config.image_token_id)]
 
-    def probe(self, policy: Any, device: torch.device) -> Tensor:
+    def said_by(self, policy: Any, device: torch.device) -> Tensor:
         """What a policy says of fixed inputs, [N]."""
-        return torch.cat([rows.said_by(policy, device) for rows in self.probe_rows])
+        return torch.cat([row.said_by(policy, device) for row in self.compared_rows])
 
     def export(self, trained: dict[str, Tensor], lora: LoraConfig | None, out: Path, live: Live) -> None:
         """Write the trained policy as a Hugging Face folder; see `export_policy`."""

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from rl_core.models.bundle import ModelBundle
+from rl_core.models.comparison import Live, TokenRow, places_in
 from rl_core.models.family import seeing_policy
-from rl_core.models.probe import Live
 from rl_core.models.stored_weights import Written, formats, write_stored
 from rl_core.train.lora import TRAINED, inject_lora
 from schemas.recipe import ExportKind, LoraConfig
@@ -30,10 +30,8 @@ def export_policy(
     """
     model_class, written = _write(bundle, trained_policy(bundle, trained, lora), lora, out, live)
     model = model_class.from_pretrained(out, dtype=torch.float32).eval()
-    text, *shown = bundle.probe_rows
-    said = [text.said_by_model(model)]
-    said += [rows.said_by(seeing_policy(model, bundle.config).eval(), torch.device("cpu")) for rows in shown]
-    written.check(torch.cat(said), model, out, places_of(bundle))
+    said = [_said_by(model, row, bundle) for row in bundle.compared_rows]
+    written.check(torch.cat(said), model, out, places_in(bundle.compared_rows))
 
 
 def _write(bundle: ModelBundle, policy: Any, lora: LoraConfig | None, out: Path, live: Live) -> tuple[Any, Written]:
@@ -49,16 +47,18 @@ def _write(bundle: ModelBundle, policy: Any, lora: LoraConfig | None, out: Path,
         policy.model.save_pretrained(out)
         return policy.model
 
-    say = partial(bundle.probe, policy, torch.device("cpu"))
+    say = partial(bundle.said_by, policy, torch.device("cpu"))
     format_of = formats(policy.model, _stored_dtype(bundle))
     model_class = type(policy.language_model)
-    merge, places = not adapters_alone, places_of(bundle)
+    merge, places = not adapters_alone, places_in(bundle.compared_rows)
     return model_class, write_stored(policy, say, format_of, live, write, merge=merge, places=places)
 
 
-def places_of(bundle: ModelBundle) -> list[str]:
-    """Where each value of the bundle's probe belongs, in words."""
-    return [place for rows in bundle.probe_rows for place in rows.places()]
+def _said_by(model: Any, row: TokenRow, bundle: ModelBundle) -> Tensor:
+    if row.media is None:
+        return row.said_by_model(model)
+    # Which picture is where is what the policy knows; its passes are the model's own.
+    return row.said_by(seeing_policy(model, bundle.config).eval(), torch.device("cpu"))
 
 
 def trained_policy(bundle: Any, trained: dict[str, Tensor], lora: LoraConfig | None) -> Any:
@@ -72,6 +72,10 @@ def trained_policy(bundle: Any, trained: dict[str, Tensor], lora: LoraConfig | N
     unexpected = policy.load_state_dict(trained, strict=False).unexpected_keys
     if unexpected:
         raise ValueError(f"trained weights the model does not have: {unexpected[:3]}")
+    for module in policy.modules():
+        # What a GPU attends with; this copy computes on the CPU.
+        if getattr(getattr(module, "config", None), "_attn_implementation", "").startswith("flash"):
+            module.set_attn_implementation("sdpa")
     return policy.eval()
 
 
@@ -86,5 +90,6 @@ def _stored_dtype(bundle: ModelBundle) -> torch.dtype:
     from transformers import AutoConfig
 
     name, _, revision = bundle.source.partition("@")
-    stored = AutoConfig.from_pretrained(name, revision=revision or None).dtype
+    config = AutoConfig.from_pretrained(name, revision=revision or None)
+    stored = config.dtype or config.get_text_config().dtype
     return stored if isinstance(stored, torch.dtype) else torch.float32

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_core.errors import ExportMismatch
-from rl_core.models.probe import Live, difference, explained
+from rl_core.models.comparison import Live, difference, explained
 from rl_core.train.checksums import NUM_NAMED, Checksum, checksum
 from rl_core.train.lora import base_name, is_adapter
 from rl_core.train.merging import adapted_weights, untie, unties

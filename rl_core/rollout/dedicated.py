@@ -150,7 +150,7 @@ class Receiver:
 
     def probe(self) -> Tensor | None:
         """What the policy held says of its bundle's fixed inputs, [N]."""
-        return self.replica.bundle.probe(self.replica.policy, self.replica.device)
+        return self.replica.bundle.said_by(self.replica.policy, self.replica.device)
 
     def finish_sync(self, version: WeightVersion, expected: dict[str, Checksum], dtype: torch.dtype) -> None:
         """End an update: these weights are now `version`. Raises: WeightMismatch when a checksum differs."""

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 if TYPE_CHECKING:
     from rl_core.train.fsdp import FSDPBackend
@@ -23,8 +23,20 @@ def asking(backend: FSDPBackend, *, averaged: bool) -> Iterator[Callable[[], Ten
             stack.enter_context(_average_in_place(backend))
         if backend.fsdp_cfg.torch_compile:
             stack.enter_context(torch.compiler.set_stance("force_eager"))
-        stack.callback(backend.policy.train, backend.policy.training)
-        yield partial(backend.bundle.probe, backend.policy.eval(), backend.device)
+        stack.enter_context(_evaluating(backend.policy))
+        yield partial(backend.bundle.said_by, backend.policy, backend.device)
+
+
+@contextmanager
+def _evaluating(policy: nn.Module) -> Iterator[None]:
+    """Nothing is dropped out in the block; afterwards each module is in the mode that it was in."""
+    modes = [(module, module.training) for module in policy.modules()]
+    policy.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
 
 
 @contextmanager

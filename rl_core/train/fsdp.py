@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from rl_core.dispatch import Execute, distributed
 from rl_core.errors import RLTrainError
 from rl_core.models.causal_lm import blocks
-from rl_core.models.probe import Live, explained
+from rl_core.models.comparison import Live, explained
 from rl_core.models.value_head import train_value_head
 from rl_core.peak_memory import peak_bytes
 from rl_core.rank_info import RankInfo
@@ -52,7 +52,7 @@ class Bundle(Protocol):
         """The policy before training, anew."""
         ...
 
-    def probe(self, policy: Any, device: torch.device) -> Tensor:
+    def said_by(self, policy: Any, device: torch.device) -> Tensor:
         """What a policy says of fixed inputs, [N], on the CPU."""
         ...
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from rl_core.errors import ExportMismatch, WeightMismatch
-from rl_core.models.probe import TokenRows
+from rl_core.models.comparison import places_in
 from rl_core.rank_info import RankInfo
 from rl_core.rollout.dedicated import Replica
 from rl_core.train.checksums import checksum
@@ -209,7 +209,7 @@ DAMAGES: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     "file": (damaged_file, r"1 of \d+ tensors were not read back as they were to be written"),
     "merge": (
         forgotten_delta,
-        r"does not say what the trained policy says: they differ by up to .* \(at row \d, token",
+        r"does not say what the trained policy says: they differ by up to .* \(at token \d+ of the reply in row",
     ),
     "tie": (kept_tie, r"does not say what the trained policy says: they differ by up to"),
 }
@@ -266,11 +266,16 @@ def test_an_adapter_names_its_base_from_anywhere(
     torch.testing.assert_close(transformers_log_probs(model, batch(9)), end, atol=CLOSE, rtol=0)
 
 
-def test_probe_rows_are_ordinary_tokens_and_ragged(tiny_model_dir: Path) -> None:
+def test_compared_rows_are_ordinary_tokens_of_several_lengths(tiny_model_dir: Path) -> None:
     bundle = make_bundle(str(tiny_model_dir))
-    (rows,), (again,) = bundle.probe_rows, bundle.probe_rows
-    assert isinstance(rows, TokenRows) and torch.equal(rows.ids_BL, again.ids_BL)
-    shown = rows.ids_BL[rows.used_BL.bool()]
-    assert not set(shown.tolist()) & set(bundle.tokenizer.all_special_ids)
-    lengths = rows.used_BL.sum(1)
-    assert len(set(lengths.tolist())) > 1 and len(rows.places()) == int(rows.reply_BT.sum())
+    rows, again = bundle.compared_rows, bundle.compared_rows
+    assert all(torch.equal(one.ids_L, other.ids_L) for one, other in zip(rows, again, strict=True))
+    assert not set(torch.cat([row.ids_L for row in rows]).tolist()) & set(bundle.tokenizer.all_special_ids)
+    assert len({len(row.ids_L) for row in rows}) > 1
+    assert len(places_in(rows)) == len(bundle.said_by(bundle.policy.eval(), torch.device("cpu")))
+
+
+def test_short_contexts_are_not_exceeded(tiny_model_dir: Path) -> None:
+    bundle = make_bundle(str(tiny_model_dir))
+    bundle.policy.language_model.config.max_position_embeddings = 6
+    assert {len(row.ids_L) for row in bundle.compared_rows} == {6}

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from rl_core.errors import ModelError
+from rl_core.models.comparison import Live
 from rl_core.models.diffusion.base import DiffusionFamily, family_class
 from rl_core.models.diffusion.policy import DiffusionPolicy
-from rl_core.models.diffusion.probe import velocities
-from rl_core.models.probe import Live
+from rl_core.models.diffusion.velocities import velocities
 from rl_core.models.quiet import quiet_pipelines
 from schemas.recipe import LoraConfig, ModelConfig
 
@@ -44,7 +44,7 @@ class DiffusionBundle:
         again.load_adapters(adapters)
         return DiffusionPolicy(self.family, again.transformer)
 
-    def probe(self, policy: Any, device: torch.device) -> Tensor:
+    def said_by(self, policy: Any, device: torch.device) -> Tensor:
         """What a policy says of fixed inputs, [N]: velocities of a small sample at several noise levels."""
         return velocities(self.family, policy, device)
 

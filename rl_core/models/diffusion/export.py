@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from rl_core.errors import ModelError
+from rl_core.models.comparison import Live
 from rl_core.models.diffusion.base import DiffusionFamily
 from rl_core.models.diffusion.policy import DiffusionPolicy
 from rl_core.models.export import trained_policy
-from rl_core.models.probe import Live
 from rl_core.models.stored_weights import Written, write_stored
 from rl_core.train.lora import TRAINED
 from schemas.recipe import ExportKind, LoraConfig
@@ -39,7 +39,7 @@ def export_pipeline(
     alone = lora is not None and lora.export is ExportKind.ADAPTER
     written = _write(bundle, trained_policy(bundle, trained, lora), out, live, adapters_alone=alone)
     policy = bundle.adapted_policy(out) if alone else bundle.load_policy(str(out))
-    written.check(bundle.probe(policy.eval(), torch.device("cpu")), policy.transformer, out)
+    written.check(bundle.said_by(policy.eval(), torch.device("cpu")), policy.transformer, out)
 
 
 def _write(bundle: DiffusionBundle, policy: Any, out: Path, live: Live, *, adapters_alone: bool) -> Written:
@@ -59,7 +59,7 @@ def _write(bundle: DiffusionBundle, policy: Any, out: Path, live: Live, *, adapt
             part.save_pretrained(out / name)
         return policy.transformer
 
-    say = partial(bundle.probe, policy, torch.device("cpu"))
+    say = partial(bundle.said_by, policy, torch.device("cpu"))
     return write_stored(policy, say, format_of, live, write, merge=not adapters_alone)
 
 

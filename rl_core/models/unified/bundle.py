@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rl_core.models.comparison import token_rows
 from rl_core.models.diffusion.base import Size
 from rl_core.models.diffusion.bundle import INDEX, DiffusionBundle, pipeline_index, snapshot
-from rl_core.models.probe import TokenRows
 from rl_core.models.quiet import quiet_pipelines
 from rl_core.models.tokenizer import load_tokenizer
 from rl_core.models.unified.base import UnifiedFamily, unified_class
@@ -42,10 +42,10 @@ class UnifiedBundle(DiffusionBundle):
         again = load_unified(source or self.source, self.config, trained_only=True)
         return UnifiedPolicy(self.family, again.transformer, size=self.size)
 
-    def probe(self, policy: Any, device: torch.device) -> Tensor:
+    def said_by(self, policy: Any, device: torch.device) -> Tensor:
         """What a policy says of fixed inputs, [N]: log-probabilities of tokens, then velocities."""
-        rows = TokenRows.of(self.tokenizer, policy.language_model.config, num_choices=policy.num_choices)
-        return torch.cat([rows.said_by(policy, device), super().probe(policy, device)])
+        rows = token_rows(self.tokenizer, policy.language_model.config, num_choices=policy.num_choices)
+        return torch.cat([*(row.said_by(policy, device) for row in rows), super().said_by(policy, device)])
 
 
 def plan_tokenizer(source: str, config: ModelConfig) -> Any:

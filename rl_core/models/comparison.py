@@ -3,12 +3,12 @@
 What rounding explains is measured, not guessed: the same inputs once more, with what every layer gives moved by random
 rounding errors of the format. What is further away than that is another model.
 
-Shapes: B rows of L = P + T tokens, N values that were said.
+Shapes: B rows (one, here) of L tokens, T of them a reply; V words; N values that were said.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 from rl_core.models.media import PromptMedia
 
-NUM_ROWS, LONGEST_PROMPT, LONGEST_REPLY = 6, 8, 12
+LENGTHS = ((1, 12), (4, 12), (8, 10), (16, 8), (24, 8))
+"""Tokens of prompt and reply of the rows that are asked about."""
 EXACT = 1e-4
 """Two sums of the same float32 numbers in another order differ by less, whatever the model."""
 AMPLIFIED = 2**6
@@ -36,66 +37,61 @@ class Live:
 
 
 @dataclass(frozen=True)
-class TokenRows:
-    """Rows of ordinary tokens, ragged on both sides."""
+class TokenRow:
+    """A row of ordinary tokens: a prompt and a reply, without padding."""
 
-    ids_BL: Tensor
-    used_BL: Tensor
-    reply_BT: Tensor
+    ids_L: Tensor
+    num_reply: int
     media: PromptMedia | None = None
-    """What each row shows besides text."""
+    """What its prompt shows besides text."""
 
-    @classmethod
-    def of(cls, tokenizer: Any, config: Any, *, num_choices: int | None = None) -> TokenRows:
-        """The same rows for every model of a vocabulary.
-
-        Args: config: of the language model. num_choices: tokens that may be written are the first so many.
-        """
-        size = min(len(tokenizer), config.get_text_config().vocab_size, num_choices or len(tokenizer))
-        special = {*tokenizer.all_special_ids, *_picture_tokens(config)}
-        ordinary = torch.tensor([token for token in range(size) if token not in special])
-        longest = getattr(config.get_text_config(), "max_position_embeddings", None) or LONGEST_PROMPT + LONGEST_REPLY
-        prompt, reply = min(LONGEST_PROMPT, longest // 2), min(LONGEST_REPLY, longest // 2)
-        generator = torch.Generator().manual_seed(0)
-        ids_BL = ordinary[torch.randint(len(ordinary), (NUM_ROWS, prompt + reply), generator=generator)]
-        prompts_B, replies_B = (
-            torch.linspace(shortest, width, NUM_ROWS).long() for shortest, width in ((1, prompt), (reply, 1))
-        )
-        asked_BP = torch.arange(prompt) >= prompt - prompts_B[:, None]
-        reply_BT = torch.arange(reply) < replies_B[:, None]
-        used_BL = torch.cat([asked_BP, reply_BT], 1)
-        return cls(ids_BL.masked_fill(~used_BL, tokenizer.pad_token_id or 0), used_BL.long(), reply_BT.long())
-
-    def shown(self, media: PromptMedia, image_token: int) -> TokenRows:
-        """The first row alone, after a picture that its prompt begins with."""
-        picture = torch.full((1, media.num_tokens), image_token)
-        ids, used = self.ids_BL[:1], self.used_BL[:1]
-        return TokenRows(
-            torch.cat([picture, ids], 1), torch.cat([torch.ones_like(picture), used], 1), self.reply_BT[:1], media
-        )
-
-    @torch.no_grad()
     def said_by(self, policy: Any, device: torch.device) -> Tensor:
-        """Log-probabilities of the replies' tokens by a policy, [N], padded as in a rollout."""
-        media_B = None if self.media is None else [self.media] * len(self.ids_BL)
-        positions_BL = (self.used_BL.cumsum(-1) - 1).clamp_min(0)
-        rows = (one.to(device) for one in (self.ids_BL, self.used_BL, positions_BL, self.reply_BT))
-        return policy(*rows, media_B=media_B)[0].cpu()[self.reply_BT.bool()].float()
+        """Log-probabilities of the reply's tokens by a policy, [T] in float32 on the CPU."""
+        ids_BL = self.ids_L[None].to(device)
+        positions_BL = torch.arange(len(self.ids_L), device=device)[None]
+        reply_BT = torch.ones(1, self.num_reply, dtype=torch.long, device=device)
+        media_B = None if self.media is None else [self.media]
+        with torch.no_grad():
+            return policy(ids_BL, torch.ones_like(ids_BL), positions_BL, reply_BT, media_B=media_B)[0][0].float().cpu()
 
-    @torch.no_grad()
     def said_by_model(self, model: Any) -> Tensor:
-        """The same by a model of transformers: all its logits, each row by itself and without padding."""
-        said = []
-        for ids_L, used_L, reply_T in zip(self.ids_BL, self.used_BL.bool(), self.reply_BT, strict=True):
-            ids_S = ids_L[used_L].to(model.device)
-            log_probs_SV = model(input_ids=ids_S[None]).logits[0, :-1].float().log_softmax(-1)
-            said.append(log_probs_SV.gather(-1, ids_S[1:, None])[-int(reply_T.sum()) :, 0])
-        return torch.cat(said).cpu()
+        """The same by a model of transformers, of its logits for text alone."""
+        with torch.no_grad():
+            log_probs_LV = model(input_ids=self.ids_L[None].to(model.device)).logits[0].float().log_softmax(-1).cpu()
+        return log_probs_LV[:-1].gather(-1, self.ids_L[1:, None])[-self.num_reply :, 0]
 
-    def places(self) -> list[str]:
-        """Where each value belongs, in words."""
-        what = "row" if self.media is None else "row with a picture"
-        return [f"{what} {row}, token {place} of its reply" for row, place in self.reply_BT.nonzero().tolist()]
+    def after(self, media: PromptMedia, image_token: int) -> TokenRow:
+        """The same row behind a picture."""
+        picture = torch.full((media.num_tokens,), image_token)
+        return TokenRow(torch.cat([picture, self.ids_L]), self.num_reply, media)
+
+
+def token_rows(tokenizer: Any, config: Any, *, num_choices: int | None = None) -> list[TokenRow]:
+    """Rows of several lengths, the same for every model of a vocabulary.
+
+    Args: config: of the language model. num_choices: tokens that may be written are the first so many.
+    """
+    text = config.get_text_config()
+    size = min(len(tokenizer), text.vocab_size, num_choices or len(tokenizer))
+    special = {*tokenizer.all_special_ids, *_other_senses(config)}
+    ordinary = torch.tensor([token for token in range(size) if token not in special])
+    longest = getattr(text, "max_position_embeddings", None) or max(map(sum, LENGTHS))
+    generator = torch.Generator().manual_seed(0)
+    rows = []
+    for prompt, reply in LENGTHS:
+        length = min(prompt + reply, longest)
+        ids_L = ordinary[torch.randint(len(ordinary), (length,), generator=generator)]
+        rows.append(TokenRow(ids_L, min(reply, length - 1)))
+    return rows
+
+
+def places_in(rows: Sequence[TokenRow]) -> list[str]:
+    """Where each value that rows give belongs, in words."""
+    return [
+        f"token {place} of the reply in {'a row with a picture' if row.media is not None else f'row {number}'}"
+        for number, row in enumerate(rows)
+        for place in range(row.num_reply)
+    ]
 
 
 def explained(say: Callable[[], Tensor], model: nn.Module, dtype: torch.dtype) -> float:
@@ -145,6 +141,6 @@ def _rounding(model: nn.Module, unit: float) -> Iterator[None]:
             hook.remove()
 
 
-def _picture_tokens(config: Any) -> list[int]:
+def _other_senses(config: Any) -> list[int]:
     named = (getattr(config, name, None) for name in ("image_token_id", "video_token_id", "audio_token_id"))
     return [token for token in named if isinstance(token, int)]
