@@ -94,13 +94,12 @@ def places_in(rows: Sequence[TokenRow]) -> list[str]:
     ]
 
 
-def explained(say: Callable[[], Tensor], model: nn.Module, dtype: torch.dtype) -> float:
-    """How far two computations in a format may be apart. Args: say: asks `model`, which computes in float32 or so."""
+def explained(said_N: Tensor, say: Callable[[], Tensor], model: nn.Module, dtype: torch.dtype) -> float:
+    """How far two computations in a format may be apart. Args: said_N: what `say`, which asks `model`, gives."""
     exact = dtype is torch.float32
     unit = torch.finfo(dtype).eps / 2
-    before = say()
     with _rounding(model, unit * (AMPLIFIED if exact else 1)):
-        moved = float((say() - before).abs().max())
+        moved = float((say() - said_N).abs().max())
     return EXACT + (moved if exact else SAFETY * moved)
 
 

@@ -70,13 +70,13 @@ def write_stored(
     Raises: ExportMismatch when it is not the live one.
     """
     said_N = say()
-    if found := difference(live.said_N, said_N, explained(say, policy, live.dtype), places):
+    if found := difference(live.said_N, said_N, explained(said_N, say, policy, live.dtype), places):
         raise ExportMismatch(f"the weights taken from the trained policy are not what it computes with: {found}")
     merged: dict[str, Tensor] = {}
     if merge:
         merged = round_to_stored(policy, format_of)
         said_N = say()
-    bound = explained(say, policy, torch.float32)
+    bound = explained(said_N, say, policy, torch.float32)
     if merge:
         take_stored(policy, merged, format_of)
     model = write()
@@ -108,6 +108,8 @@ def round_to_stored(policy: Any, format_of: FormatOf) -> dict[str, Tensor]:
                 parameter.copy_(merged[name].float() - delta)
         else:
             parameter.copy_(parameter.to(kept))
+    for name, buffer in _saved_buffers(policy):
+        buffer.copy_(buffer.to(format_of(base_name(name))))
     return merged
 
 
@@ -118,10 +120,14 @@ def take_stored(policy: Any, merged: dict[str, Tensor], format_of: FormatOf) -> 
         policy.get_parameter(name).data = value
     if merged:
         policy.model = policy.model.unload()
+    for name, value in [*policy.named_parameters(), *_saved_buffers(policy)]:
+        value.data = value.data.to(format_of(name))
+
+
+def _saved_buffers(policy: nn.Module) -> list[tuple[str, Tensor]]:
+    """Real numbers that are saved with a model and never trained."""
     saved = policy.state_dict().keys()
-    for name, value in [*policy.named_parameters(), *policy.named_buffers()]:
-        if name in saved and value.is_floating_point():
-            value.data = value.data.to(format_of(name))
+    return [(name, value) for name, value in policy.named_buffers() if name in saved and value.is_floating_point()]
 
 
 def formats(model: nn.Module, dtype: torch.dtype) -> FormatOf:

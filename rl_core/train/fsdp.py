@@ -336,7 +336,8 @@ class FSDPBackend:
         Collective. Args: dtype: the coarsest format that either copy computes in, or is sent in.
         """
         with asking(self, averaged=averaged) as say:
-            return say(), explained(say, self.policy, dtype)
+            said_N = say()
+            return said_N, explained(said_N, say, self.policy, dtype)
 
     def full_state(self) -> dict[str, Tensor]:
         """A copy of the trainable parameters, unsharded on the CPU of rank 0 (empty elsewhere)."""
