@@ -46,8 +46,8 @@ def measure(source: str, lora: LoraConfig | None, mode: SyncMode, repeats: int) 
     model = ModelConfig(path=source)
     with placement(DevicePool(2, threads_per_device=1)) as whole:
         with placement(whole.pool, fraction=0.5):
-            adapters = lora if mode is SyncMode.ADAPTER else None
-            engine = remote(DedicatedEngine, source, model, adapters, DType.BFLOAT16, RolloutConfig(), {}, {}, 0)
+            own = source, model, lora, mode, DType.BFLOAT16
+            engine = remote(DedicatedEngine, *own, RolloutConfig(), {}, {}, 0)
         with placement(whole.pool, fraction=0.5):
             bundle = remote(ModelBundle, source, model)
             options: Any = {"total_steps": 1, "seed": 0, "with_reference": False}

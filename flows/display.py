@@ -18,7 +18,7 @@ from rl_core.trainers.run_folder import RunFolder
 from schemas.receipts import CacheReceipt, EvalReceipt, IterationReceipt, ModelReceipt, ValidationReport
 from schemas.recipe import Recipe
 
-BETWEEN_STEPS = ("start workers", "evaluate", "save")
+BETWEEN_STEPS = ("start workers", "evaluate", "save", "export")
 """Phases that belong to no step."""
 
 

@@ -87,9 +87,16 @@ def export(
     to: Annotated[Path, typer.Option(help="New folder for weights and lineage.json")] = Path("exported"),
 ) -> None:
     """Copy a version's weights into a folder to take along, after comparing them with what was registered."""
+    from rl_core.models.locate import is_model
     from rl_core.tracking.export import export_version
     from rl_core.tracking.lineage import trace
 
     home = Home.default()
     written = export_version(trace(home.mlflow_uri, model, version, ui=home.mlflow_ui), to)
-    typer.echo(f"written to {written}; model.path={written} trains on from there")
+    if is_model(written):
+        typer.echo(f"written to {written}; model.path={written} trains on from there")
+    else:
+        typer.echo(
+            f"written to {written}: adapters alone, which transformers and diffusers load over their base; "
+            "a run starts only from whole models (lora.export: merged)"
+        )

@@ -1,4 +1,7 @@
-"""The flow `rl-train`: validate → prepare → baseline → train N times → evaluate → register → judge → promote.
+"""The flow `rl-train`: validate → prepare → baseline → train N times → export → evaluate → register → judge →
+promote.
+
+The final evaluation is of the exported folder, loaded like any other model: what is judged is what is registered.
 
 It runs the same way from `rl-train run`, against a Prefect server, and as a deployment.
 """
@@ -19,6 +22,7 @@ from schemas.receipts import ModelReceipt
 from schemas.registration import Retrain
 from tasks.artifacts import delivered
 from tasks.evaluate import evaluate
+from tasks.export_model import export_model
 from tasks.judge_model import judge_model
 from tasks.look_for_news import look_for_news
 from tasks.open_run import open_run
@@ -70,7 +74,8 @@ def rl_train(
                 train_iteration(plan, iteration)
                 if settings.evaluates_after(iteration):
                     evaluate(plan, f"iteration-{iteration}", iteration, baseline)
-            final = evaluate(plan, "final", training.num_iterations, baseline)
+            export_model(plan)
+            final = evaluate(plan, "final", training.num_iterations, baseline, exported=True)
             version = register_model(plan, baseline, final)
             gate = judge_model(plan, baseline, final)
             approval = ask_for_approval(settings.registration, version, gate, decided=is_decided(plan))

@@ -31,6 +31,10 @@ class ModelError(UserError):
     """A model cannot be found or loaded."""
 
 
+class ExportMismatch(ModelError):
+    """What was written, or sent, does not say what the trained policy says."""
+
+
 class EnvError(UserError):
     """An environment is unknown, registered twice, or refuses its row."""
 

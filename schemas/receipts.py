@@ -182,6 +182,14 @@ class News(Receipt):
     """True when the same training was finished before, so that it has to be done anew."""
 
 
+class ExportReceipt(Receipt):
+    """Outcome of export-model: the folder that is evaluated and then registered."""
+
+    model_path: str
+    weights_digest: str
+    """Of the weights as they were written."""
+
+
 class VersionReceipt(Receipt):
     """Outcome of register-model: the exported model, under a number of its own."""
 

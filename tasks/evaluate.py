@@ -35,11 +35,16 @@ def _run_name() -> str:
     retry_delay_seconds=exponential_backoff(2),
     retry_condition_fn=worth_retrying,
 )
-def evaluate(plan: RunPlan, label: str, iteration: int, baseline: EvalReceipt | None = None) -> EvalReceipt:
-    """Score the weights after `iteration` (0: before training), beside `baseline` when it is given."""
+def evaluate(
+    plan: RunPlan, label: str, iteration: int, baseline: EvalReceipt | None = None, *, exported: bool = False
+) -> EvalReceipt:
+    """Score the weights after `iteration` (0: before training), beside `baseline` when it is given.
+
+    Args: exported: those of the exported folder, read back.
+    """
     session = session_for(plan)
     with logged_notes():
-        receipt = session.evaluate(label, iteration)
+        receipt = session.evaluate(label, iteration, exported=exported)
     announce(ProgressEvent("done", receipt=receipt))
     # Before the training rather than after it: a score that is not measured cannot choose the champion.
     check_scores(read_samples(receipt.samples_path), session.recipe.registration)

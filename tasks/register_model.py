@@ -1,4 +1,4 @@
-"""register-model: export, and a new MLflow version with its held-out metrics; no alias moves."""
+"""register-model: a new MLflow version of the exported folder with its held-out metrics; no alias moves."""
 
 from pathlib import Path
 
@@ -6,22 +6,27 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from rl_core.data.weights import weights_digest
+from rl_core.errors import StorageError
 from rl_core.tracking.plots import curve_of, reward_curve
 from rl_core.tracking.registry import register_version
 from rl_core.trainers.learning import warn_of_nothing_learnt
 from rl_core.trainers.session import TrainingSession, session_for
-from schemas.receipts import EvalReceipt, RunPlan, VersionReceipt
+from schemas.receipts import EvalReceipt, ExportReceipt, RunPlan, VersionReceipt
 from tasks import artifacts
 
 
 @task(name="register-model", cache_policy=NO_CACHE)
 def register_model(plan: RunPlan, baseline: EvalReceipt, final: EvalReceipt) -> VersionReceipt:
-    """Register the final weights as the next version; a run registers once."""
+    """Register the exported weights as the next version; a run registers once.
+
+    Raises: StorageError when the folder is no longer what was evaluated.
+    """
     session = session_for(plan)
     done = session.folder.receipt("register-model", VersionReceipt)
     if done is not None:
         return done
     model_dir = session.export(session.recipe.training.num_iterations)
+    _check_unchanged(session, model_dir)
     name = session.recipe.registered_name
     version = _register(session, name, model_dir, baseline, final)
     receipt = VersionReceipt(name=name, version=version, model_path=str(model_dir))
@@ -29,6 +34,15 @@ def register_model(plan: RunPlan, baseline: EvalReceipt, final: EvalReceipt) -> 
     warn_of_nothing_learnt(session.recipe, session.folder.history(), f"{name} v{version}")
     _publish(session)
     return receipt
+
+
+def _check_unchanged(session: TrainingSession, model_dir: Path) -> None:
+    written, found = session.folder.receipt("export-model", ExportReceipt), weights_digest(model_dir)
+    if written is not None and written.weights_digest != found:
+        raise StorageError(
+            f"{model_dir}: the weights were changed after they were evaluated (digest {found}, evaluated "
+            f"{written.weights_digest}); remove the folder and run again"
+        )
 
 
 def _register(session: TrainingSession, name: str, model_dir: Path, baseline: EvalReceipt, final: EvalReceipt) -> int:

@@ -32,7 +32,7 @@ from rl_core.rollout.vllm_server import Drawn, Prompt, ServerOptions, VllmServer
 from rl_core.train.checksums import Checksum
 from rl_core.train.wire import WeightVersion
 from schemas.recipe import DType, LoraConfig
-from schemas.rollout import RolloutConfig, VllmConfig
+from schemas.rollout import RolloutConfig, SyncMode, VllmConfig
 
 POLICY = "model."
 """What a policy's parameters are called more than those of its checkpoint."""
@@ -43,8 +43,8 @@ SEEDS = 2**62
 class SharedReplica(Replica):
     """The weights that arrive, in shared memory under the names of a checkpoint; nothing is computed with them here."""
 
-    def __init__(self, bundle: Any, lora: LoraConfig | None, dtype: DType, rank_info: RankInfo) -> None:
-        super().__init__(bundle, lora, dtype, rank_info)
+    def __init__(self, bundle: Any, lora: LoraConfig | None, mode: SyncMode, dtype: DType, rank_info: RankInfo) -> None:
+        super().__init__(bundle, lora, mode, dtype, rank_info)
         kept = self.policy.state_dict()
         held = self.parameters | {name: one for name, one in self.policy.named_buffers() if name in kept}
         self.shared = SharedWeights({checkpoint_name(name): one.data for name, one in held.items()})
@@ -67,7 +67,7 @@ class VllmEngine(Receiver, RolloutEngine):
     def __init__(self, *options: Any, rank_info: RankInfo) -> None:
         super().__init__(*options, rank_info=rank_info)
         model = self.replica.policy.language_model
-        check_model(self.replica.bundle)
+        check_model(self.replica.policy.language_model, self.replica.bundle)
         self.where = f"rollout engine rank {rank_info.rank}"
         vllm = self.config.vllm
         self.server = Outside(
@@ -115,7 +115,12 @@ class VllmEngine(Receiver, RolloutEngine):
         named = {checkpoint_name(name): one for name, one in expected.items()}
         where = f"{self.where}, weights {version}"
         self.server.call("reload", named, str(dtype).removeprefix("torch."), where)
+        self.replica.check_known(expected)
         self.replica.version = version
+
+    def probe(self) -> None:
+        """Nothing: what samples is the server, whose log-probabilities every rollout is compared by."""
+        return None
 
     def sleep(self) -> None:
         """Give the device's memory back until the next weights or the next rollout. Raises: RecipeError on a CPU."""
@@ -131,10 +136,18 @@ def checkpoint_name(parameter: str) -> str:
     return parameter.removeprefix(POLICY)
 
 
-def check_model(bundle: ModelBundle) -> None:
+def check_model(model: Any, bundle: ModelBundle) -> None:
     """Raises: RecipeError for a model that vLLM would refuse in its own words."""
+    from transformers.core_model_loading import revert_weight_conversion
+
     if bundle.processor is not None:
         raise RecipeError(f"rollout.engine: vllm samples text alone, and {bundle.source} sees pictures; use dedicated")
+    other = sorted(revert_weight_conversion(model, named := dict(model.named_parameters())).keys() - named.keys())
+    if other:
+        raise RecipeError(
+            f"rollout.engine: vllm reads weights by the names of a checkpoint, and this model's are not those of its "
+            f"parameters ({other[0]} among them); use dedicated"
+        )
 
 
 def interpreter(config: VllmConfig) -> str:

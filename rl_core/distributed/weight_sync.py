@@ -15,13 +15,16 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
+import torch
 import torch.distributed as dist
 
 from rl_core.data_proto import DataProto
 from rl_core.dispatch import Collect, distributed
 from rl_core.distributed.remote import PendingCall, Remote
+from rl_core.errors import WeightMismatch
+from rl_core.models.comparison import difference
 from rl_core.rank_info import RankInfo
 from rl_core.rollout.dedicated import WIRE
 from rl_core.train.checksums import Checksum, checksum
@@ -33,6 +36,9 @@ from schemas.rollout import SyncConfig, SyncTransport
 
 BUCKETS_UNDER_WAY = 2
 """Buckets in the object store at once: one is gathered while the other is loaded."""
+
+NUM_COMPARED = 2
+"""Syncs after which both sides are asked the same."""
 
 
 @dataclass(frozen=True)
@@ -65,18 +71,21 @@ class WeightSync:
         self._synced: WeightVersion | None = None
         """What the engine holds, on the rank that sends."""
         self._kept: dict[str, Checksum] | None = None
+        self._num_compared = 0
+        """Syncs after which trainer and engine were asked the same."""
 
     @distributed(collect=Collect.RANK_ZERO)
     def sync(self, *, evaluation: bool = False) -> SyncReport:
         """Bring the engine up to date; nothing is sent when it is. Collective.
 
-        The first sync also compares what the engine loaded by itself (the frozen base of adapters).
+        The first sync also compares what the engine loaded by itself (the frozen base of adapters). After the first and
+        the second, whose adapters are no longer zero, both sides score the same inputs.
         Args: evaluation: send what greedy evaluation uses, where that differs from what rollouts use (moving averages).
         Raises: WeightMismatch when the engine's weights are not the trainer's afterwards.
         """
         start = time.perf_counter()
         version = self.backend.weight_version(evaluation=evaluation)
-        held = self._held()
+        held, num_compared = self._held()
         if held == version:
             return SyncReport(version, 0, 0, time.perf_counter() - start)
         expected = {} if held is not None else self._kept_checksums()
@@ -86,13 +95,27 @@ class WeightSync:
         if self._sends:
             self.rollout.finish_sync(version, expected, self.dtype)
             self._synced = version
+        if num_compared < NUM_COMPARED:
+            self._compare(version)
         return SyncReport(version, num_buckets, num_bytes, time.perf_counter() - start)
 
-    def _held(self) -> WeightVersion | None:
-        """What the engine holds, by the one rank that knows how the last sync ended."""
-        held = [self._synced]
+    def _held(self) -> tuple[WeightVersion | None, int]:
+        """What the engine holds, and how often it was compared, by the one rank that knows how the last sync ended."""
+        held: list[Any] = [self._synced, self._num_compared]
         dist.broadcast_object_list(held, src=0)
-        return held[0]
+        return held[0], held[1]
+
+    def _compare(self, version: WeightVersion) -> None:
+        """Raises: WeightMismatch when the engine says other things of the same inputs than the trainer does."""
+        coarsest = max(self.dtype, DTYPES[self.backend.fsdp_cfg.param_dtype], key=lambda one: torch.finfo(one).eps)
+        said_N, bound = self.backend.probe(coarsest, averaged=version.averaged)
+        if not self._sends:
+            return
+        for rank, found_N in enumerate(self.rollout.probe()):
+            if found_N is not None and (found := difference(said_N, found_N, bound)):
+                self._synced = None
+                raise WeightMismatch(f"rollout engine rank {rank}, weights {version}: {found}")
+        self._num_compared += 1
 
     def _kept_checksums(self) -> dict[str, Checksum]:
         """Of frozen weights, computed once."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from rl_core.models.causal_lm import CausalLMPolicy
+from rl_core.models.comparison import Live, TokenRow, token_rows
 from rl_core.models.family import load_policy, sees_pictures
 from rl_core.models.tokenizer import check_words, load_processor, load_tokenizer
 from schemas.recipe import LoraConfig, ModelConfig
@@ -26,7 +28,7 @@ class ModelBundle:
         self.processor: Any = load_processor(source) if not text_alone and sees_pictures(source) else None
         """Of a vision-language model: from messages and pictures to tensors."""
         self.tokenizer = self.processor.tokenizer if self.processor is not None else load_tokenizer(source)
-        self.policy = load_policy(source, config, self.processor, text_alone=text_alone)
+        self.policy: Any = load_policy(source, config, self.processor, text_alone=text_alone)
         self.policy.num_known_words = check_words(self.tokenizer, self.policy.language_model, config.path)
 
     def load_policy(self) -> CausalLMPolicy:
@@ -35,11 +37,24 @@ class ModelBundle:
         policy.num_known_words = self.policy.num_known_words
         return policy
 
-    def export(self, trained: dict[str, Tensor], lora: LoraConfig | None, out: Path) -> None:
+    @property
+    def compared_rows(self) -> list[TokenRow]:
+        """What two copies of the policy are compared on: text, and where it sees pictures, a last row with one."""
+        config = self.policy.language_model.config
+        rows = token_rows(self.tokenizer, config)
+        if self.processor is None:
+            return rows
+        return [*rows, rows[0].after(self.policy.blank, config.image_token_id)]
+
+    def said_by(self, policy: Any, device: torch.device) -> Tensor:
+        """What a policy says of fixed inputs, [N]."""
+        return torch.cat([row.said_by(policy, device) for row in self.compared_rows])
+
+    def export(self, trained: dict[str, Tensor], lora: LoraConfig | None, out: Path, live: Live) -> None:
         """Write the trained policy as a Hugging Face folder; see `export_policy`."""
         from rl_core.models.export import export_policy
 
-        export_policy(self, trained, lora, out)
+        export_policy(self, trained, lora, out, live)
 
 
 class TextBundle(ModelBundle):

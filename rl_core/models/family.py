@@ -9,6 +9,7 @@ from rl_core.errors import ModelError
 from rl_core.models import causal_lm
 from rl_core.models.can_train import check_model
 from rl_core.models.causal_lm import CausalLMPolicy
+from rl_core.models.media import PromptMedia
 from rl_core.models.probe import Paths, settle
 from rl_core.models.shape import read_config
 from rl_core.models.text_part import TextPartPolicy
@@ -98,9 +99,13 @@ def _load_vlm(source: str, config: ModelConfig, processor: Any) -> VLMPolicy:
     from transformers import AutoModelForImageTextToText
 
     model = causal_lm.load_model(AutoModelForImageTextToText, source, config, "vision-language model")
-    frozen = FROZEN_BY_DEFAULT if config.frozen is None else config.frozen
     known = model.config.model_type, model.config.image_token_id
-    return VLMPolicy(model, frozen, _blank(processor, *known) if processor is not None else None)
+    return seeing_policy(model, config, _blank(processor, *known) if processor is not None else None)
+
+
+def seeing_policy(model: Any, config: ModelConfig, blank: PromptMedia | None = None) -> VLMPolicy:
+    """The policy over a loaded vision-language model."""
+    return VLMPolicy(model, FROZEN_BY_DEFAULT if config.frozen is None else config.frozen, blank)
 
 
 def _load_text_part(source: str, config: ModelConfig, found: Any) -> TextPartPolicy:

@@ -33,7 +33,7 @@ def check_path(path: str, models_dir: Path, key: str = "model.path") -> str:
         return str(embedded.embedded_folder(path.removeprefix(embedded.PREFIX), models_dir))
     folder = Path(path).expanduser()
     if folder.is_dir():
-        if not any((folder / name).is_file() for name in ("config.json", PIPELINE_INDEX)):
+        if not is_model(folder):
             raise ModelError(
                 f"{key} {path}: the folder has neither config.json nor {PIPELINE_INDEX}; give a folder written by "
                 "save_pretrained"
@@ -42,6 +42,11 @@ def check_path(path: str, models_dir: Path, key: str = "model.path") -> str:
     if path.startswith((".", "/", "~")) or path.count("/") > 1:
         raise ModelError(f"{key} {path}: no such folder")
     return path
+
+
+def is_model(folder: Path) -> bool:
+    """Whether a folder can be a recipe's `model.path`; one of adapters alone cannot."""
+    return any((folder / name).is_file() for name in ("config.json", PIPELINE_INDEX))
 
 
 def tokenizer_identity(path: str, models_dir: Path) -> str:

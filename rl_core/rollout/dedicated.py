@@ -6,27 +6,30 @@ update, or with other weights than it is asked for, it refuses.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 
 from rl_core.data_proto import DataProto
 from rl_core.dispatch import Execute, distributed
-from rl_core.errors import StaleEngine
+from rl_core.errors import StaleEngine, WeightMismatch
 from rl_core.models.bundle import ModelBundle, TextBundle
 from rl_core.models.diffusion.bundle import DiffusionBundle
 from rl_core.rank_info import RankInfo
 from rl_core.rollout.diffusion import DiffusionEngine
 from rl_core.rollout.engine import RolloutEngine
 from rl_core.train import sharding
-from rl_core.train.checksums import Checksum, check_same, checksum
+from rl_core.train.checksums import NUM_NAMED, Checksum, check_same, checksum
 from rl_core.train.lora import inject_lora
+from rl_core.train.merging import prepare_for_merged
 from rl_core.train.meshes import Meshes
 from rl_core.train.wire import Bucket, Piece, WeightVersion, unpack
 from rl_core.train.wire_group import Meeting, WireGroup
 from schemas.recipe import DType, LoraConfig, ModelConfig
+from schemas.rollout import SyncMode
 
 WIRE = "wire"
 """The column of a bucket's numbers, [N]."""
@@ -35,20 +38,23 @@ WIRE = "wire"
 class Replica:
     """A whole model on one rank, in the format it computes in. Offers an engine what a FSDPBackend does.
 
-    Args: bundle: a ModelBundle or a DiffusionBundle. lora: adapters to receive beside the base; None when the weights
-    arrive merged, or without adapters.
+    Args: bundle: a ModelBundle or a DiffusionBundle. lora: the trainer's adapters; with mode `full` they arrive merged.
     """
 
-    def __init__(self, bundle: Any, lora: LoraConfig | None, dtype: DType, rank_info: RankInfo) -> None:
+    def __init__(self, bundle: Any, lora: LoraConfig | None, mode: SyncMode, dtype: DType, rank_info: RankInfo) -> None:
         self.bundle, self.rank_info, self.device = bundle, rank_info, rank_info.device
         self.policy, self.meshes = self.bundle.policy, Meshes(rank_info)
-        if lora is not None:
+        if lora is not None and mode is SyncMode.ADAPTER:
             inject_lora(self.policy, lora, seed=0)
+        elif lora is not None:
+            prepare_for_merged(self.policy, lora)
         sharding.cast_parameters(self.policy, dtype)
         self.policy.to(self.home).requires_grad_(False).eval()
         self.parameters = dict(self.policy.named_parameters())
         self.version: WeightVersion | None = None
         """The weights held; None before the first update and while one is under way."""
+        self._known: set[str] = set()
+        """Parameters that were compared with the trainer's since the start."""
 
     @property
     def home(self) -> torch.device:
@@ -73,7 +79,20 @@ class Replica:
         self.version = None
         found = {name: checksum(self.parameters[name].to(dtype)) for name in expected if name in self.parameters}
         check_same(expected, found, f"rollout engine rank {self.rank_info.rank}, weights {version}")
+        self.check_known(expected)
         self.version = version
+
+    def check_known(self, expected: Iterable[str]) -> None:
+        """Raises: WeightMismatch when there are parameters that the trainer neither sent nor compared, this time or
+        before.
+        """
+        self._known.update(expected)
+        left = [name for name in self.parameters if name not in self._known]
+        if left:
+            raise WeightMismatch(
+                f"rollout engine rank {self.rank_info.rank}: {len(left)} of {len(self.parameters)} tensors were "
+                f"neither sent by the trainer nor compared with its own, first {', '.join(left[:NUM_NAMED])}"
+            )
 
     @contextmanager
     def gathered(self) -> Iterator[Any]:
@@ -87,7 +106,7 @@ class Replica:
 class Receiver:
     """The receiving end of a weight sync, to stand before an engine in a class's bases.
 
-    Args: source: what `rl_core.models.locate` returned. options: those of the engine.
+    Args: source: what `rl_core.models.locate` returned. lora, mode: as of `Replica`. options: those of the engine.
     """
 
     needs_rank_info = True
@@ -99,11 +118,12 @@ class Receiver:
         source: str,
         model: ModelConfig,
         lora: LoraConfig | None,
+        mode: SyncMode,
         dtype: DType,
         *options: Any,
         rank_info: RankInfo,
     ) -> None:
-        self.replica = self.replica_class(self.bundle_class(source, model), lora, dtype, rank_info)
+        self.replica = self.replica_class(self.bundle_class(source, model), lora, mode, dtype, rank_info)
         self._group: WireGroup | None = None
         engine: Any = super()
         engine.__init__(self.replica, *options)
@@ -127,6 +147,10 @@ class Receiver:
         values_N = torch.empty(sum(map(len, pieces)), dtype=dtype, device=self.replica.device)
         self._group.broadcast(values_N)
         self.replica.load(Bucket(pieces, values_N))
+
+    def probe(self) -> Tensor | None:
+        """What the policy held says of its bundle's fixed inputs, [N]."""
+        return self.replica.bundle.said_by(self.replica.policy, self.replica.device)
 
     def finish_sync(self, version: WeightVersion, expected: dict[str, Checksum], dtype: torch.dtype) -> None:
         """End an update: these weights are now `version`. Raises: WeightMismatch when a checksum differs."""

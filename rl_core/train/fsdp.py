@@ -17,12 +17,14 @@ from torch import Tensor, nn
 from rl_core.dispatch import Execute, distributed
 from rl_core.errors import RLTrainError
 from rl_core.models.causal_lm import blocks
+from rl_core.models.comparison import Live, explained
 from rl_core.models.probe import Path as Way
 from rl_core.models.probe import Paths
 from rl_core.models.value_head import train_value_head
 from rl_core.peak_memory import peak_bytes
 from rl_core.rank_info import RankInfo
 from rl_core.train import alone, checkpoint, sharding
+from rl_core.train.asking import asking
 from rl_core.train.ema import EmaShadow, local_part
 from rl_core.train.gradients import clip_gradients
 from rl_core.train.lora import AVERAGED, adapter_in_use, inject_lora, is_averaged, trained_name
@@ -55,8 +57,12 @@ class Bundle(Protocol):
         """The policy before training, anew."""
         ...
 
-    def export(self, trained: dict[str, Tensor], lora: LoraConfig | None, out: Path) -> None:
-        """Write the policy with these trained weights."""
+    def said_by(self, policy: Any, device: torch.device) -> Tensor:
+        """What a policy says of fixed inputs, [N], on the CPU."""
+        ...
+
+    def export(self, trained: dict[str, Tensor], lora: LoraConfig | None, out: Path, live: Live) -> None:
+        """Write the policy with these trained weights, if what was written says what the live policy says."""
         ...
 
 
@@ -349,12 +355,24 @@ class FSDPBackend:
     def export(self, folder: str) -> None:
         """Write the trained policy as its bundle does, by `LoraConfig.export`; rank 0 writes.
 
-        What is evaluated is exported: with `evaluate: true` in the EMA's config, the average.
+        What is evaluated is exported: with `evaluate: true` in the EMA's config, the average. Raises: ExportMismatch
+        when what was written does not say what the policy says.
         """
         averaged = self.ema is not None and self.ema.config.evaluate
+        with asking(self, averaged=averaged) as say:
+            live = Live(say(), sharding.DTYPES[self.fsdp_cfg.param_dtype])
         state = self._require_ema().full() if averaged else self.full_state()
         if self.rank_info.rank == 0:
-            self.bundle.export(state, self.lora_cfg, Path(folder))
+            self.bundle.export(state, self.lora_cfg, Path(folder), live)
+
+    def probe(self, dtype: torch.dtype, *, averaged: bool) -> tuple[Tensor, float]:
+        """What the policy, or its average, says of its bundle's fixed inputs, and how far another copy may be from it.
+
+        Collective. Args: dtype: the coarsest format that either copy computes in, or is sent in.
+        """
+        with asking(self, averaged=averaged) as say:
+            said_N = say()
+            return said_N, explained(said_N, say, self.policy, dtype)
 
     def full_state(self) -> dict[str, Tensor]:
         """A copy of the trainable parameters, unsharded on the CPU of rank 0 (empty elsewhere)."""

@@ -71,22 +71,24 @@ def _left_out(model: nn.Module, targets: list[str] | str) -> list[str] | None:
 
 def is_averaged(name: str) -> bool:
     """Whether a parameter belongs to the averaged adapter."""
-    return f".{AVERAGED}." in name
+    return AVERAGED in name.split(".")
 
 
 def trained_name(name: str) -> str:
     """The trained parameter that an averaged one follows."""
-    return name.replace(f".{AVERAGED}.", f".{TRAINED}.")
+    return ".".join(TRAINED if part == AVERAGED else part for part in name.split("."))
 
 
 def is_adapter(name: str) -> bool:
     """Whether a parameter is one that `inject_lora` added."""
-    return f".{TRAINED}." in name or is_averaged(name)
+    return TRAINED in name.split(".") or is_averaged(name)
 
 
 def base_name(name: str) -> str:
     """The name of a base model's parameter before the injection."""
-    return name.replace("model.base_model.model.", "model.", 1).replace(".base_layer.", ".")
+    plain = name.replace("model.base_model.model.", "model.", 1)
+    # Layers around several parameters of one module are nested.
+    return ".".join(part for part in plain.split(".") if part != "base_layer")
 
 
 @contextmanager

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from rl_core.errors import RecipeError, WeightMismatch
+from rl_core.errors import WeightMismatch
 from rl_core.train import sharding
-from rl_core.train.lora import TRAINED, base_name, is_adapter, is_averaged
+from rl_core.train.lora import base_name, is_adapter, is_averaged
+from rl_core.train.merging import adapted_weights, places, unties
 from schemas.rollout import SyncMode
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def unpack(bucket: Bucket, parameters: Mapping[str, Tensor]) -> None:
 def sent_weights(backend: FSDPBackend, mode: SyncMode, *, averaged: bool) -> Iterator[Named]:
     """What changes while training, gathered on every rank. Collective: exhaust it on all ranks.
 
-    Args: averaged: the moving average in place of the weights. Raises: RecipeError when adapters cannot be merged.
+    Args: averaged: the moving average in place of the weights. Raises: ModelError when adapters cannot be merged.
     """
     values = _values(backend, averaged=averaged)
     if mode is SyncMode.FULL and backend.lora_cfg is not None:
@@ -125,26 +126,19 @@ def _gather(backend: FSDPBackend, value: Any) -> Tensor:
 
 
 def _merged(backend: FSDPBackend, values: dict[str, Any]) -> Iterator[Named]:
-    """The model without adapters: weight + scaling x B A, added up in float32."""
-    layers = {name: module for name, module in backend.policy.named_modules() if TRAINED in _scaling(module)}
-    known = {f"{name}.lora_{side}.{TRAINED}.weight" for name in layers for side in "AB"}
-    other = [name for name in values if is_adapter(name) and name not in known]
-    if other:
-        raise RecipeError(f"rollout.sync.mode full: {other[0]} cannot be merged into a weight; use mode adapter")
-    for name, value in values.items():
-        if is_adapter(name):
+    """The model without adapters: each weight with what its adapter adds, in float32.
+
+    Where an adapter stands beside a tied matrix, the engine's model is untied, and each place is sent its own.
+    """
+    adapted = adapted_weights(backend.policy)
+    untied = unties(backend.policy, adapted)
+    for first, names in places(backend.policy).items():
+        if is_adapter(first):
             continue
-        full = _gather(backend, value)
-        layer = layers.get(name.removesuffix(".base_layer.weight")) if name.endswith(".base_layer.weight") else None
-        if layer is not None:
-            adapter = name.removesuffix("base_layer.weight")
-            down = _gather(backend, values[f"{adapter}lora_A.{TRAINED}.weight"]).float()
-            up = _gather(backend, values[f"{adapter}lora_B.{TRAINED}.weight"]).float()
-            delta = (up @ down) * _scaling(layer)[TRAINED]
-            full = full.float() + (delta.T if getattr(layer, "fan_in_fan_out", False) else delta)
-        yield base_name(name), full
-
-
-def _scaling(module: nn.Module) -> dict[str, float]:
-    scaling = getattr(module, "scaling", None)
-    return scaling if isinstance(scaling, dict) else {}
+        full = _gather(backend, values[first])
+        for name in names if untied else names[:1]:
+            here = adapted.get(name)
+            if here is None:
+                yield base_name(name), full
+            else:
+                yield base_name(name), full.float() + here.delta(lambda factor: _gather(backend, values[factor]))

@@ -102,6 +102,10 @@ class Trainer(ABC):
         """What only the model before training can do; called once, before a checkpoint is loaded."""
         return None
 
+    def with_reference(self, held_out: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
+        """Rows with what the model before training says of them, where their scores compare with that; here none do."""
+        return held_out
+
     @abstractmethod
     def rollout(self, prompts: DataProto, attempt: int = 0) -> dict[str, DataProtoRef]:
         """One batch per track, siblings adjacent, with rewards; the rows stay with the ranks that made them.
@@ -177,6 +181,11 @@ class Trainer(ABC):
 
     def export(self, folder: str) -> None:
         """Write what is registered, as an ordinary model folder."""
+        with self._phase("export"):
+            self.write_model(folder)
+
+    def write_model(self, folder: str) -> None:
+        """The trained models, in the form that is registered."""
         self.backends()["policy"].export(folder)
 
     def pids(self) -> list[int]:

@@ -16,7 +16,7 @@ from rl_core.rank_info import TrainTopology
 from rl_core.rewards.service import RewardService
 from rl_core.train.wire import WeightVersion
 from rl_core.trainers.base import Trainer, prompt_batch
-from schemas.rollout import EngineKind, SyncConfig, SyncMode
+from schemas.rollout import EngineKind, SyncConfig
 
 
 @dataclass(frozen=True)
@@ -135,8 +135,8 @@ class OneTrackTrainer(Trainer):
 
     def _own_engine(self) -> Remote:
         recipe = self.recipe
-        adapters = recipe.lora if self._sync_config.mode is SyncMode.ADAPTER else None
-        model = self.source_model, recipe.model, adapters, recipe.fsdp.param_dtype
+        mode = self._sync_config.mode_for(has_adapters=recipe.lora is not None)
+        model = self.source_model, recipe.model, recipe.lora, mode, recipe.fsdp.param_dtype
         return remote(self.own_engines[recipe.rollout.engine], *model, *self.engine_options())
 
     def sync_weights(self) -> None:

@@ -83,6 +83,16 @@ class PreferenceTrainer(TextTrainer):
         if self._precomputed and self.algorithm.needs_reference:
             self._references = [self._reference_of(items) for items in (self.source_items, held_out)]
 
+    def with_reference(self, held_out: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
+        """Pairs with the reference's log-probabilities of both answers, where the margins need them."""
+        if not self.algorithm.needs_reference:
+            return held_out
+        if self._references:
+            return self._with_references(list(held_out))
+        return [
+            item | {"reference": said} for item, said in zip(held_out, self._compute_references(held_out), strict=True)
+        ]
+
     def rollout(self, prompts: DataProto, attempt: int = 0) -> dict[str, DataProtoRef]:
         """Both answers of each pair, as they are."""
         items = self._with_references(list(prompts.non_tensor_batch["item"]))

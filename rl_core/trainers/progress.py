@@ -13,7 +13,7 @@ class ProgressEvent:
     """One phase began, a step ended (then `metrics` is filled), or a task ended (then `receipt` is)."""
 
     phase: str
-    """`start workers`, `rollout`, `train`, `save`, `evaluate`, `step`, `note`."""
+    """`start workers`, `rollout`, `train`, `save`, `export`, `evaluate`, `step`, `note`."""
     step: int = 0
     total_steps: int = 0
     metrics: dict[str, float] = field(default_factory=dict)

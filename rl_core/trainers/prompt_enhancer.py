@@ -164,7 +164,7 @@ class PromptEnhancerTrainer(Trainer):
         named = {"policy": (TEXT, self.writer.backend), IMAGES: (IMAGES, self.painter.backend)}
         return {name: backend for name, (track, backend) in named.items() if self.tracks[track].learns}
 
-    def export(self, folder: str) -> None:
+    def write_model(self, folder: str) -> None:
         """The language model, and where it learnt, the diffusion model in the folder `images` inside."""
         self.writer.backend.export(folder)
         if self.tracks[IMAGES].learns:

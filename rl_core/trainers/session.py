@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from rl_core.data.atomic import sync_tree
 from rl_core.data.pair_rows import PairRows
 from rl_core.data.prepare import load_prepared
 from rl_core.distributed import ray_cluster
@@ -14,18 +16,20 @@ from rl_core.evaluation.made_samples import save_made
 from rl_core.evaluation.runner import summarise
 from rl_core.home import Home
 from rl_core.models.family import check_located
-from rl_core.models.locate import locate
+from rl_core.models.locate import is_model, locate
 from rl_core.rewards.samples import prompt_text
 from rl_core.tracking.run import RunStatus, TrackingRun
 from rl_core.trainers.base import Trainer
 from rl_core.trainers.learning import warn_of_nothing_learnt
 from rl_core.trainers.progress import ProgressEvent, announce
 from rl_core.trainers.run_folder import RunFolder
-from rl_core.trainers.run_plan import reopen_tracking
+from rl_core.trainers.run_plan import IMAGES_FOLDER, reopen_tracking, starting_from
 from schemas.receipts import EvalReceipt, IterationReceipt, RunPlan
 from schemas.recipe import Domain, Recipe
 
 NUM_LOGGED_SAMPLES = 32
+EXPORTED = -1
+"""In place of an iteration: the weights are those of the exported folder."""
 
 
 class TrainingSession:
@@ -78,27 +82,36 @@ class TrainingSession:
         self.tracking.check()
         return receipt
 
-    def evaluate(self, label: str, iteration: int) -> EvalReceipt:
-        """Score the held-out rows with the weights after `iteration` (0: before training)."""
+    def evaluate(self, label: str, iteration: int, *, exported: bool = False) -> EvalReceipt:
+        """Score the held-out rows with the weights after `iteration` (0: before training).
+
+        Args: exported: with the folder that was written of them, in workers that load it like any other model, so that
+        what is judged is what is registered. A folder of adapters alone holds what the live weights are made of, in
+        the same format, and no worker can load it: those are evaluated.
+        """
         done = self.folder.receipt(f"evaluate-{label}", EvalReceipt)
         if done is not None:
             return done.model_copy(update={"skipped": True})
         items = self._rows("eval")
         try:
-            trainer = self._trainer_at(iteration)
+            if exported and _can_be_loaded(self.export(iteration)):
+                items = self._with_reference(items, iteration)
+                trainer = self._trainer_of_export()
+                step = int(self.folder.trainer_state(iteration)["step"])
+            else:
+                trainer = self._trainer_at(iteration)
+                step = trainer.step_count
             played = trainer.evaluate(items, self.recipe.evaluation.max_new_tokens)
             samples_path = self.folder.root / "samples" / f"evaluate-{label}.jsonl"
             made = save_made(played, samples_path.parent / f"made-{label}", self.recipe.diffusion.video_fps)
-            receipt = summarise(
-                played, items, label, trainer.step_count, samples_path, scores=trainer.held_out_scores, made=made
-            )
+            receipt = summarise(played, items, label, step, samples_path, scores=trainer.held_out_scores, made=made)
         except BaseException:
             self._drop_workers()
             raise
         self.folder.save_receipt(f"evaluate-{label}", receipt)
         lengths = {"mean_length": receipt.mean_length, "truncated_share": receipt.truncated_share}
         values = {f"{self._metric_prefix}/{name}": one for name, one in (receipt.values() | lengths).items()}
-        self.tracking.log_metrics(values, trainer.step_count)
+        self.tracking.log_metrics(values, step)
         self.tracking.log_artifact(samples_path, "samples")
         if made:
             self.tracking.log_artifact(Path(made[0]).parent, f"samples/made-{label}")
@@ -106,10 +119,19 @@ class TrainingSession:
         return receipt
 
     def export(self, iteration: int) -> Path:
-        """The trained model as a Hugging Face folder, written once."""
+        """The trained model as a Hugging Face folder, written once.
+
+        Raises: ExportMismatch when it does not say what the trained policy says.
+        """
         if not self.folder.export.is_dir():
             building = self.folder.export.with_name(".build-model")
-            self._trainer_at(iteration).export(str(building))
+            shutil.rmtree(building, ignore_errors=True)
+            try:
+                self._trainer_at(iteration).export(str(building))
+            except BaseException:
+                self._drop_workers()
+                raise
+            sync_tree(building)
             building.rename(self.folder.export)
         return self.folder.export
 
@@ -147,25 +169,39 @@ class TrainingSession:
         """A trainer whose weights are those after `iteration`."""
         if self._trainer is None or self._iteration != iteration:
             self._drop_workers()
-            self._trainer = self._start_workers()
+            self._trainer = self._start_workers(self.recipe)
+            self._trainer.prepare(self._rows("eval"))
             if iteration:
                 self._trainer.load(str(self.folder.checkpoint(iteration)))
                 self._trainer.load_state_dict(self.folder.trainer_state(iteration))
             self._iteration = iteration
         return self._trainer
 
-    def _start_workers(self) -> Trainer:
+    def _trainer_of_export(self) -> Trainer:
+        """A trainer that loaded the exported folder, for evaluation alone."""
+        self._drop_workers()
+        self._trainer, self._iteration = (
+            self._start_workers(starting_from(self.recipe, str(self.folder.export))),
+            EXPORTED,
+        )
+        return self._trainer
+
+    def _with_reference(self, items: Sequence[dict[str, Any]], iteration: int) -> Sequence[dict[str, Any]]:
+        """Rows with what the model before training says of them, where their scores compare with that."""
+        if self.recipe.domain is not Domain.PREFERENCE:
+            return items
+        return self._trainer_at(iteration).with_reference(items)
+
+    def _start_workers(self, recipe: Recipe) -> Trainer:
         announce(ProgressEvent("start workers"))
-        placement = self.recipe.placement
+        placement = recipe.placement
         self._cluster.enter_context(ray_cluster(placement.ray_address, placement.num_devices, placement.device))
-        source = locate(self.recipe.model.path, self.home.models)
-        check_located(self.recipe, source)
-        items = self._rows("train")
-        trainer = _trainer_class(self.recipe.domain)(self.recipe, source, items)
+        source = locate(recipe.model.path, self.home.models)
+        check_located(recipe, source)
+        trainer = _trainer_class(recipe.domain)(recipe, source, self._rows("train"))
         trainer.build()
         for line in trainer.notes():
             announce(ProgressEvent("note", text=line))
-        trainer.prepare(self._rows("eval"))
         return trainer
 
     def _rows(self, split: str) -> Sequence[dict[str, Any]]:
@@ -194,6 +230,12 @@ class TrainingSession:
             for row in range(min(NUM_LOGGED_SAMPLES, len(rollout)))
         ]
         self.tracking.log_table(rows, f"samples/rollout-step-{step:05d}.json")
+
+
+def _can_be_loaded(export: Path) -> bool:
+    """Whether every model of an export is whole; adapters alone are not."""
+    images = export / IMAGES_FOLDER
+    return is_model(export) and (is_model(images) or not images.is_dir())
 
 
 def means_of_steps(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -108,7 +108,7 @@ class UnifiedTrainer(PromptEnhancerTrainer):
         """The one trained model."""
         return {"policy": self.writer.backend}
 
-    def export(self, folder: str) -> None:
+    def write_model(self, folder: str) -> None:
         """The whole model."""
         self.writer.backend.export(folder)
 

@@ -57,6 +57,10 @@ class TamperingEngine(DedicatedEngine):
         if now:
             self._flip()
 
+    def twist(self) -> None:
+        """Turn positions further than the trainer does: no weight, so no checksum tells."""
+        self.replica.policy.language_model.model.rotary_emb.inv_freq.mul_(1.5)
+
     def finish_sync(self, version: WeightVersion, expected: dict[str, Checksum], dtype: torch.dtype) -> None:
         self._flip()
         super().finish_sync(version, expected, dtype)

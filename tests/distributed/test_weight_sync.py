@@ -54,7 +54,7 @@ CASES: dict[str, tuple[LoraConfig | None, SyncMode, EmaFullConfig | None]] = {
     "merged": (LORA, SyncMode.FULL, None),
     "average": (None, SyncMode.FULL, EmaFullConfig(decay=0.5, mirror=True, rollout=True)),
 }
-BUILT = CASES | {"never synced": CASES["adapter"]}
+BUILT = CASES | {"never synced": CASES["adapter"], "twisted": CASES["full"]}
 
 
 @pytest.fixture(scope="module")
@@ -63,10 +63,7 @@ def pairs(ray_cluster: None, tiny_model_dir: Path) -> Iterator[dict[str, Pair]]:
     path = str(tiny_model_dir)
     with placement(DevicePool(4, threads_per_device=1, collective_timeout_s=120)) as whole:
         with placement(whole.pool, fraction=0.5):
-            engines = {
-                name: engine(path, lora if mode is SyncMode.ADAPTER else None)
-                for name, (lora, mode, _) in BUILT.items()
-            }
+            engines = {name: engine(path, lora, mode) for name, (lora, mode, _) in BUILT.items()}
             engine_says = {name: remote(Scorer, one) for name, one in engines.items()}
         with placement(whole.pool, fraction=0.5):
             made = {}
@@ -87,9 +84,9 @@ def pairs(ray_cluster: None, tiny_model_dir: Path) -> Iterator[dict[str, Pair]]:
     whole.close()
 
 
-def engine(path: str, lora: LoraConfig | None) -> Remote:
+def engine(path: str, lora: LoraConfig | None, mode: SyncMode) -> Remote:
     model = ModelConfig(path=path)
-    return remote(TamperingEngine, path, model, lora, DType.BFLOAT16, RolloutConfig(), {}, {}, 0)
+    return remote(TamperingEngine, path, model, lora, mode, DType.BFLOAT16, RolloutConfig(), {}, {}, 0)
 
 
 def trained(path: str, lora: LoraConfig | None, ema: EmaFullConfig | None) -> Remote:
@@ -194,6 +191,13 @@ def test_a_wrong_base_under_the_adapters_is_caught_at_the_first_sync(pairs: dict
     pair.engine.tamper(None)
     sync.sync()
     assert pair.distance() == 0.0
+
+
+def test_an_engine_that_computes_otherwise_with_the_same_weights_is_caught_at_the_first_sync(pairs: dict[str, Pair]):
+    pair = pairs["twisted"]
+    pair.engine.twist()
+    with pytest.raises(WeightMismatch, match=r"weights \d+: they differ by up to .* where rounding explains"):
+        pair.syncs[SyncTransport.OBJECT_STORE].sync()
 
 
 def test_loaded_weights_are_another_version(pairs: dict[str, Pair], tmp_path: Path):

@@ -1,18 +1,28 @@
 """`rl-train eval` and `export` of a model that was really trained."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 import yaml
 from mlflow import MlflowClient
 
+from rl_core.evaluation.runner import read_samples
 from rl_core.home import Home
 from rl_core.trainers.evaluation import find_candidate
 from schemas.receipts import EvalReceipt
 from tests.command import answer
-from tests.e2e.conftest import working_in
+from tests.e2e.conftest import train_here, working_in
+from tests.e2e.outcomes import run_folder
+from tests.models.tiny_causal import CASES, save
 
 pytestmark = pytest.mark.slow
+
+
+def rows_of(receipt: EvalReceipt) -> list[dict[str, Any]]:
+    """Every held-out row with its reply."""
+    return read_samples(receipt.samples_path)
 
 
 def test_a_version_measures_as_it_was_registered_and_its_export_is_measured_like_any_model(
@@ -36,6 +46,8 @@ def test_a_version_measures_as_it_was_registered_and_its_export_is_measured_like
     assert run.data.metrics["eval/accuracy"] == registered.accuracy
     assert len(list((undisturbed / "runs").iterdir())) == 1, "an evaluation is no training run"
 
+    assert rows_of(again) == rows_of(registered)
+
     exported = tmp_path / "exported"
     answer(undisturbed, "export", "rl-train-tiny", "1", "--to", str(exported))
     assert AutoModelForCausalLM.from_pretrained(exported).num_parameters()
@@ -48,3 +60,29 @@ def test_a_version_measures_as_it_was_registered_and_its_export_is_measured_like
     version = find_candidate("models:/rl-train-tiny/1", Home(undisturbed))
     assert version.recorded(again) == registered.accuracy
     assert version.recorded(receipt) is None, "what was recorded is of other rows"
+
+
+def test_the_gate_judged_the_very_weights_that_are_registered(
+    tiny_recipe: Path, tiny_model_dir: Path, tmp_path: Path, ray_cluster: None, prefect_harness: None
+) -> None:
+    """In bfloat16 the adapters of a policy are finer than what is stored of them: another model, if only just."""
+    from flows.rl_evaluate import rl_evaluate
+
+    home, base = tmp_path / "home", save(CASES["tied head"], tiny_model_dir, tmp_path / "base", torch.bfloat16)
+    values = yaml.safe_load(tiny_recipe.read_text()) | {
+        "model": {"path": str(base)},
+        "fsdp": {"param_dtype": "bfloat16"},
+        "lora": {"rank": 4, "alpha": 8, "target_modules": ["q_proj", "v_proj", "lm_head"]},
+        "training": {"num_iterations": 1, "steps_per_iteration": 3, "prompts_per_step": 8},
+    }
+    (tmp_path / "bf16.yaml").write_text(yaml.safe_dump(values))
+    train_here(tmp_path / "bf16.yaml", home)
+    run = run_folder(home)
+    judged = EvalReceipt.model_validate_json((run / "receipts" / "evaluate-final.json").read_text())
+    with working_in(home):
+        again = rl_evaluate("models:/rl-train-tiny/1")
+    assert again.values() == judged.values()
+    assert rows_of(again) == rows_of(judged)
+    assert judged.step == 3
+    baseline = EvalReceipt.model_validate_json((run / "receipts" / "evaluate-baseline.json").read_text())
+    assert rows_of(baseline) != rows_of(judged), "training changed no reply, so this shows nothing"

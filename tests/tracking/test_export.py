@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from prefect.logging import disable_run_logger
 
+from flows.models_cli import export
 from rl_core.errors import ModelError, RecipeError, StorageError
 from rl_core.home import Home
 from rl_core.tracking.export import export_version
@@ -36,6 +37,20 @@ def test_an_export_holds_the_registered_weights_and_where_they_came_from(home: H
     assert [path.name for path in tmp_path.iterdir()] == ["taken"], "something was left beside it"
     with pytest.raises(StorageError, match="not an empty folder"):
         export_version(lineage, tmp_path / "taken")
+
+
+@pytest.mark.parametrize(("whole", "said"), [(True, "trains on from there"), (False, "a run starts only from whole")])
+def test_the_command_promises_what_the_folder_can_do(
+    home: Home, tmp_path: Path, capsys: pytest.CaptureFixture[str], whole: bool, said: str
+):
+    config = Path(trace(home.mlflow_uri, "models:/rl-train-taken/1").model_dir) / "config.json"
+    if whole:
+        config.write_text("{}")
+    try:
+        export("models:/rl-train-taken/1", to=tmp_path / "taken")
+    finally:
+        config.unlink(missing_ok=True)
+    assert said in capsys.readouterr().out
 
 
 def test_changed_or_missing_weights_are_not_exported(home: Home, tmp_path: Path):

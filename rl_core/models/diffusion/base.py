@@ -153,6 +153,10 @@ class DiffusionFamily(ABC):
             str(folder), transformer_lora_layers=dict(state), transformer_lora_adapter_metadata=dict(config)
         )
 
+    def load_adapters(self, folder: Path) -> None:
+        """Put adapters that `save_adapters` wrote on the transformer, as a user of the pipeline does."""
+        self.pipeline.load_lora_weights(str(folder))
+
     def num_tokens(self, size: Size) -> int:
         """How many tokens a sample is to the transformer, conditions apart."""
         return math.prod(self.latent_shape(size)[1:]) // self.token_side**2

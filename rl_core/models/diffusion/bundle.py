@@ -10,8 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from rl_core.errors import ModelError
+from rl_core.models.comparison import Live
 from rl_core.models.diffusion.base import DiffusionFamily, family_class
 from rl_core.models.diffusion.policy import DiffusionPolicy
+from rl_core.models.diffusion.velocities import velocities
 from rl_core.models.quiet import quiet_pipelines
 from schemas.recipe import LoraConfig, ModelConfig
 
@@ -28,9 +30,23 @@ class DiffusionBundle:
         self.family = load_family(self.source, config.path)
         self.policy = DiffusionPolicy(self.family)
 
-    def load_policy(self) -> DiffusionPolicy:
-        """The policy before training, anew; it shares encoders and VAE with the first."""
-        return DiffusionPolicy(self.family, load_family(self.source, self.config.path, trained_only=True).transformer)
+    def load_policy(self, source: str | None = None) -> DiffusionPolicy:
+        """The policy before training, anew; it shares encoders and VAE with the first.
+
+        Args: source: a folder with other weights.
+        """
+        again = load_family(source or self.source, self.config.path, trained_only=True)
+        return DiffusionPolicy(self.family, again.transformer)
+
+    def adapted_policy(self, adapters: Path) -> DiffusionPolicy:
+        """The policy before training with adapters, as the pipeline itself loads them."""
+        again = load_family(self.source, self.config.path, trained_only=True)
+        again.load_adapters(adapters)
+        return DiffusionPolicy(self.family, again.transformer)
+
+    def said_by(self, policy: Any, device: torch.device) -> Tensor:
+        """What a policy says of fixed inputs, [N]: velocities of a small sample at several noise levels."""
+        return velocities(self.family, policy, device)
 
     def place(self, device: torch.device) -> None:
         """Move encoders and VAE to where they compute; the policy is moved by whoever wraps it."""
@@ -39,11 +55,11 @@ class DiffusionBundle:
             if isinstance(part, nn.Module) and part not in trained:
                 part.to(device)
 
-    def export(self, trained: dict[str, Tensor], lora: LoraConfig | None, out: Path) -> None:
+    def export(self, trained: dict[str, Tensor], lora: LoraConfig | None, out: Path, live: Live) -> None:
         """Write the trained policy as a pipeline folder or its adapters alone; see `export_pipeline`."""
         from rl_core.models.diffusion.export import export_pipeline
 
-        export_pipeline(self, trained, lora, out)
+        export_pipeline(self, trained, lora, out, live)
 
 
 def snapshot(source: str, path: str) -> Path:

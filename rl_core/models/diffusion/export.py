@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,9 +11,12 @@ import torch
 from torch import Tensor
 
 from rl_core.errors import ModelError
+from rl_core.models.comparison import Live
 from rl_core.models.diffusion.base import DiffusionFamily
 from rl_core.models.diffusion.policy import DiffusionPolicy
-from rl_core.train.lora import TRAINED, inject_lora
+from rl_core.models.export import trained_policy
+from rl_core.models.stored_weights import Written, write_stored
+from rl_core.train.lora import TRAINED
 from schemas.recipe import ExportKind, LoraConfig
 
 if TYPE_CHECKING:
@@ -22,27 +26,41 @@ STORED = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 """Number formats as safetensors files name them."""
 
 
-def export_pipeline(bundle: DiffusionBundle, trained: dict[str, Tensor], lora: LoraConfig | None, out: Path) -> None:
+def export_pipeline(
+    bundle: DiffusionBundle, trained: dict[str, Tensor], lora: LoraConfig | None, out: Path, live: Live
+) -> None:
     """Write the pipeline with base weights plus `trained`, in the base's own number format, or the adapters alone.
 
-    What was not trained is copied as it is. Args: trained: full tensors under the policy's parameter names.
+    What was not trained is copied as it is. What was written is loaded again by plain diffusers, and has to say what
+    the policy says with its weights rounded to the format.
+    Args: trained: full tensors under the policy's parameter names. live: of the policy they were taken from.
+    Raises: ExportMismatch when what was taken, or what was written, is another policy.
     """
-    policy = bundle.load_policy()
-    if lora is not None:
-        inject_lora(policy, lora, seed=0)
-    unexpected = policy.load_state_dict(trained, strict=False).unexpected_keys
-    if unexpected:
-        raise ValueError(f"trained weights the model does not have: {unexpected[:3]}")
-    if lora is not None and lora.export is ExportKind.ADAPTER:
-        _save_adapters(bundle.family, policy, out)
-        return
-    if lora is not None:
-        # In place: the transformer below the adapters is left with the sum.
-        policy.model.merge_and_unload()
+    alone = lora is not None and lora.export is ExportKind.ADAPTER
+    written = _write(bundle, trained_policy(bundle, trained, lora), out, live, adapters_alone=alone)
+    policy = bundle.adapted_policy(out) if alone else bundle.load_policy(str(out))
+    written.check(bundle.said_by(policy.eval(), torch.device("cpu")), policy.transformer, out)
+
+
+def _write(bundle: DiffusionBundle, policy: Any, out: Path, live: Live, *, adapters_alone: bool) -> Written:
     parts = trained_parts(bundle.family, policy.transformer)
-    shutil.copytree(bundle.source, out, ignore=_all_but(bundle.source, set(parts)))
-    for name, part in parts.items():
-        part.to(_stored_dtype(Path(bundle.source) / name)).save_pretrained(out / name)
+    formats = {name: _stored_dtype(Path(bundle.source) / name) for name in parts}
+
+    def format_of(name: str) -> torch.dtype:
+        return next(iter(formats.values())) if len(formats) == 1 else formats[name.split(".")[1]]
+
+    def write() -> Any:
+        if adapters_alone:
+            _save_adapters(bundle.family, policy, out)
+            return None
+        trained = trained_parts(bundle.family, policy.transformer)
+        shutil.copytree(bundle.source, out, ignore=_all_but(bundle.source, set(trained)))
+        for name, part in trained.items():
+            part.save_pretrained(out / name)
+        return policy.transformer
+
+    say = partial(bundle.said_by, policy, torch.device("cpu"))
+    return write_stored(policy, say, format_of, live, write, merge=not adapters_alone)
 
 
 def trained_parts(family: DiffusionFamily, transformer: Any) -> dict[str, Any]:

@@ -178,6 +178,12 @@ class Wan(DiffusionFamily):
                 weight_name=file,
             )
 
+    def load_adapters(self, folder: Path) -> None:
+        """As every family; those of a second expert from their own file."""
+        super().load_adapters(folder)
+        if self._transformer is not self.pipeline.transformer:
+            self.pipeline.load_lora_weights(str(folder), weight_name=SECOND_ADAPTERS, load_into_transformer_2=True)
+
     def decode(self, latents: Tensor) -> Tensor:
         """[B, frames, 3, height, width]."""
         vae: Any = self.pipeline.vae

@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
+from rl_core.models.comparison import token_rows
 from rl_core.models.diffusion.base import Size
 from rl_core.models.diffusion.bundle import INDEX, DiffusionBundle, pipeline_index, snapshot
 from rl_core.models.quiet import quiet_pipelines
@@ -32,10 +34,18 @@ class UnifiedBundle(DiffusionBundle):
         self.policy = UnifiedPolicy(self.family, size=size)
         self.tokenizer: Any = plan_tokenizer(self.source, config)
 
-    def load_policy(self) -> UnifiedPolicy:
-        """The policy before training, anew; it shares encoders and VAE with the first."""
-        again = load_unified(self.source, self.config, trained_only=True)
+    def load_policy(self, source: str | None = None) -> UnifiedPolicy:
+        """The policy before training, anew; it shares encoders and VAE with the first.
+
+        Args: source: a folder with other weights.
+        """
+        again = load_unified(source or self.source, self.config, trained_only=True)
         return UnifiedPolicy(self.family, again.transformer, size=self.size)
+
+    def said_by(self, policy: Any, device: torch.device) -> Tensor:
+        """What a policy says of fixed inputs, [N]: log-probabilities of tokens, then velocities."""
+        rows = token_rows(self.tokenizer, policy.language_model.config, num_choices=policy.num_choices)
+        return torch.cat([*(row.said_by(policy, device) for row in rows), super().said_by(policy, device)])
 
 
 def plan_tokenizer(source: str, config: ModelConfig) -> Any:

@@ -1,0 +1,51 @@
+"""Asking a sharded policy about its bundle's fixed inputs, to compare it with another copy of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from rl_core.train.fsdp import FSDPBackend
+
+
+@contextmanager
+def asking(backend: FSDPBackend, *, averaged: bool) -> Iterator[Callable[[], Tensor]]:
+    """For the block, what asks the policy, or its moving average. Collective: every rank runs the same passes."""
+    backend._check_onloaded("the comparison with another copy")
+    with ExitStack() as stack:
+        if averaged:
+            stack.enter_context(_average_in_place(backend))
+        if backend.fsdp_cfg.torch_compile:
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+        stack.enter_context(_evaluating(backend.policy))
+        yield partial(backend.bundle.said_by, backend.policy, backend.device)
+
+
+@contextmanager
+def _evaluating(policy: nn.Module) -> Iterator[None]:
+    """Nothing is dropped out in the block; afterwards each module is in the mode that it was in."""
+    modes = [(module, module.training) for module in policy.modules()]
+    policy.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+@contextmanager
+def _average_in_place(backend: FSDPBackend) -> Iterator[None]:
+    """The same bits come back with the end of the block, so that this makes no other version of the weights."""
+    backend._reshard()
+    backend._require_ema().apply()
+    try:
+        yield
+    finally:
+        backend._reshard()
+        backend._require_ema().restore()

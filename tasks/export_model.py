@@ -1,0 +1,29 @@
+"""export-model: the trained model as a folder that anybody loads, compared with the policy that was trained."""
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+from prefect.tasks import exponential_backoff
+
+from rl_core.data.weights import weights_digest
+from rl_core.trainers.session import session_for
+from schemas.receipts import ExportReceipt, RunPlan
+from tasks.retrying import worth_retrying
+
+
+@task(
+    name="export-model",
+    cache_policy=NO_CACHE,
+    retries=2,
+    retry_delay_seconds=exponential_backoff(2),
+    retry_condition_fn=worth_retrying,
+)
+def export_model(plan: RunPlan) -> ExportReceipt:
+    """Write the final weights, once. Raises: ExportMismatch when what was written is another policy."""
+    session = session_for(plan)
+    done = session.folder.receipt("export-model", ExportReceipt)
+    if done is not None:
+        return done
+    folder = session.export(session.recipe.training.num_iterations)
+    receipt = ExportReceipt(model_path=str(folder), weights_digest=weights_digest(folder))
+    session.folder.save_receipt("export-model", receipt)
+    return receipt
