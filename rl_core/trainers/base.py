@@ -22,7 +22,7 @@ from rl_core.distributed import Block, DataProtoRef, DevicePool, Remote
 from rl_core.errors import RewardError
 from rl_core.rollout.decode import StopReason
 from rl_core.train.critic import critic_metrics
-from rl_core.trainers.drift import check_delta
+from rl_core.trainers.drift import watch_delta
 from rl_core.trainers.env_metrics import environment_metrics
 from rl_core.trainers.measures import row_measures
 from rl_core.trainers.progress import ProgressEvent, announce
@@ -231,8 +231,7 @@ class Trainer(ABC):
         for name, batch in batches.items():
             metrics[name] |= trained[name]
             limit = self.tracks[name].max_delta_log_prob
-            if warning := check_delta(trained[name], limit, self.step_count + 1):
-                announce(ProgressEvent("note", self.step_count + 1, self.total_steps, text=warning))
+            watch_delta(trained[name], limit, self.step_count + 1, self.total_steps)
             metrics[name] |= self._adapt(self.tracks[name], metrics[name], len(batch))
             num_tokens = float(batch.tensor("num_tokens").sum())
             metrics[name]["train_tokens_per_second"] = num_tokens / self._seconds["train"]
