@@ -257,8 +257,10 @@ def _rows(model: Any) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[tuple[in
         places = torch.randint(len(words), (length,), generator=generator).tolist()
         return tuple(words[place] for place in places)
 
-    prompts = tuple(draw(length) for length in PROMPTS)
-    room = [sys.maxsize if longest is None else max(1, longest.num_tokens - length) for length in PROMPTS]
+    # Half of a model's positions, where those are few, leaves the other half to responses.
+    positions = sys.maxsize if longest is None else longest.num_tokens
+    prompts = tuple(draw(min(length, max(1, positions // 2))) for length in PROMPTS)
+    room = [max(1, positions - len(prompt)) for prompt in prompts]
     responses = zip(room, RESPONSES, strict=True)
     return prompts, tuple(tuple(draw(min(length, most)) for length in group) for most, group in responses)
 
