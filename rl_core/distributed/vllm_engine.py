@@ -22,7 +22,7 @@ import torch.distributed as dist
 from rl_core.distributed.outside import PROJECT, Outside
 from rl_core.errors import RecipeError
 from rl_core.models.bundle import ModelBundle, TextBundle
-from rl_core.models.checkpoint_names import renamed_in_checkpoints
+from rl_core.models.stored_weights import renamed_in_checkpoints
 from rl_core.rank_info import RankInfo
 from rl_core.rollout.decode import Reply, Request, Sampling, StopReason
 from rl_core.rollout.dedicated import Receiver, Replica
