@@ -112,8 +112,7 @@ class Truth:
         found = []
         for truth, row in zip(self.log_probs, log_probs_BT.float().tolist(), strict=True):
             for theirs, ours in zip(truth, row, strict=False):
-                difference = abs(theirs - ours)
-                found.append(difference if difference == difference else float("inf"))
+                found.append(abs(theirs - ours) if ours == ours else float("inf"))
         return found
 
 

@@ -7,7 +7,7 @@ import random
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from rl_core.peak_memory import peak_bytes
 from rl_core.rank_info import RankInfo
 from rl_core.train import alone, checkpoint, sharding
 from rl_core.train.asking import asking
+from rl_core.train.bundle import Bundle
 from rl_core.train.ema import EmaShadow, local_part
 from rl_core.train.gradients import clip_gradients
 from rl_core.train.lora import AVERAGED, adapter_in_use, inject_lora, is_averaged, trained_name
@@ -44,25 +45,6 @@ from schemas.recipe import (
     LrSchedulerConfig,
     OptimizerConfig,
 )
-
-
-class Bundle(Protocol):
-    """What a model of any kind is to the backend."""
-
-    policy: Any
-    """What is trained: `model` gets the adapters, at `lora_targets`; `block_classes` are wrapped one by one."""
-
-    def load_policy(self) -> Any:
-        """The policy before training, anew."""
-        ...
-
-    def said_by(self, policy: Any, device: torch.device) -> Tensor:
-        """What a policy says of fixed inputs, [N], on the CPU."""
-        ...
-
-    def export(self, trained: dict[str, Tensor], lora: LoraConfig | None, out: Path, live: Live) -> None:
-        """Write the policy with these trained weights, if what was written says what the live policy says."""
-        ...
 
 
 class FSDPBackend:

@@ -100,7 +100,6 @@ class Trainer(ABC):
 
     def prepare(self, held_out: Sequence[dict[str, Any]]) -> None:
         """What only the model before training can do; called once, before a checkpoint is loaded."""
-        return None
 
     def with_reference(self, held_out: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
         """Rows with what the model before training says of them, where their scores compare with that; here none do."""
@@ -127,7 +126,6 @@ class Trainer(ABC):
 
     def sync_weights(self) -> None:
         """Bring the weights of dedicated engines up to date; nothing where engines share the trained module."""
-        return None
 
     def step(self) -> tuple[dict[str, float], DataProtoRef]:
         """One turn of the loop. Returns: the step's metrics, and the rollout of the last track."""
@@ -204,7 +202,6 @@ class Trainer(ABC):
 
     def before_training(self) -> None:
         """What is to happen between sampling a step and training on it; here nothing."""
-        return None
 
     def train(self, batches: dict[str, DataProto | DataProtoRef]) -> dict[str, dict[str, float]]:
         """Train each track on its rewarded batch, one after the other. Returns: metrics by track."""
@@ -230,8 +227,7 @@ class Trainer(ABC):
             trained = self.train(batches)
         for name, batch in batches.items():
             metrics[name] |= trained[name]
-            limit = self.tracks[name].max_delta_log_prob
-            watch_delta(trained[name], limit, self.step_count + 1, self.total_steps)
+            watch_delta(trained[name], self.tracks[name].max_delta_log_prob, self.step_count + 1, self.total_steps)
             metrics[name] |= self._adapt(self.tracks[name], metrics[name], len(batch))
             num_tokens = float(batch.tensor("num_tokens").sum())
             metrics[name]["train_tokens_per_second"] = num_tokens / self._seconds["train"]
