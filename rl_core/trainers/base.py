@@ -89,10 +89,8 @@ class Trainer(ABC):
     def total_steps(self) -> int:
         return self.recipe.training.num_iterations * self.recipe.training.steps_per_iteration
 
-    @property
-    def held_out_scores(self) -> tuple[str, ...]:
-        """Columns of `play_held_out`, besides the reward, whose means belong into the evaluation."""
-        return ()
+    held_out_scores: tuple[str, ...] = ()
+    """Columns of `play_held_out`, besides the reward, whose means belong into the evaluation."""
 
     @abstractmethod
     def build(self) -> None:
@@ -100,6 +98,7 @@ class Trainer(ABC):
 
     def prepare(self, held_out: Sequence[dict[str, Any]]) -> None:
         """What only the model before training can do; called once, before a checkpoint is loaded."""
+        return None
 
     def with_reference(self, held_out: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
         """Rows with what the model before training says of them, where their scores compare with that; here none do."""
@@ -126,6 +125,7 @@ class Trainer(ABC):
 
     def sync_weights(self) -> None:
         """Bring the weights of dedicated engines up to date; nothing where engines share the trained module."""
+        return None
 
     def step(self) -> tuple[dict[str, float], DataProtoRef]:
         """One turn of the loop. Returns: the step's metrics, and the rollout of the last track."""
@@ -202,6 +202,7 @@ class Trainer(ABC):
 
     def before_training(self) -> None:
         """What is to happen between sampling a step and training on it; here nothing."""
+        return None
 
     def train(self, batches: dict[str, DataProto | DataProtoRef]) -> dict[str, dict[str, float]]:
         """Train each track on its rewarded batch, one after the other. Returns: metrics by track."""
