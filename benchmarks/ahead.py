@@ -17,12 +17,12 @@ import tempfile
 import time
 
 from benchmarks import page
-from rl_core.data.generate import GenerateSpec, materialise
-from rl_core.data.prompt_items import ItemMaker
+from rl_core.builtin.data.reasoning_problems import GenerateSpec, materialise
+from rl_core.data.prepare.prompt_items import ItemMaker
 from rl_core.distributed import ray_cluster
-from rl_core.home import Home
 from rl_core.models.locate import locate
-from rl_core.recipes import load_recipe
+from rl_core.runs.recipes import load_recipe
+from rl_core.runtime.home import Home
 from rl_core.trainers.text import TextTrainer
 
 WARM_UP = 2

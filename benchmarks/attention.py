@@ -3,7 +3,7 @@
     python -m benchmarks.attention [--threads 2] [--repeats 20] [--rows 16]
 
 `ours` is what training does up to a length where the processor multiplies in bfloat16
-(`rl_core.models.bfloat16_attention`), `float32` what it does on others. Milliseconds are the least of the repeats, of
+(`rl_core.kernels.bfloat16_attention`), `float32` what it does on others. Milliseconds are the least of the repeats, of
 the wall clock.
 """
 
@@ -18,7 +18,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from benchmarks import page
 from benchmarks.products import least_ms
-from rl_core.models.bfloat16_attention import attend
+from rl_core.kernels.bfloat16_attention import attend
 
 HEADS, KEY_HEADS, SIZE = 9, 3, 64
 LENGTHS = (64, 107, 256, 512, 1024)

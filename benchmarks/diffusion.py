@@ -18,15 +18,15 @@ import torch
 import torch.distributed as dist
 
 from rl_core.algorithms import algorithms
+from rl_core.builtin.models.tiny_sd3 import make_pipeline
 from rl_core.data_proto import DataProto
 from rl_core.models.diffusion.bundle import DiffusionBundle, load_family
 from rl_core.models.diffusion.levels import noise_levels
-from rl_core.models.tiny_sd3 import make_pipeline
-from rl_core.rank_info import RankInfo
-from rl_core.rollout.diffusion import DiffusionEngine
+from rl_core.ranks.rank_info import RankInfo
+from rl_core.rollout.diffusion.engine import DiffusionEngine
 from rl_core.sde import action_steps, initial_noise
-from rl_core.train.diffusion_stack import StepStack
 from rl_core.train.fsdp import FSDPBackend
+from rl_core.train.stacks.diffusion_stack import StepStack
 from rl_core.trainers.base import prompt_batch
 from schemas.diffusion import DiffusionConfig
 from schemas.recipe import FSDPConfig, LrSchedulerConfig, ModelConfig, OptimizerConfig

@@ -19,9 +19,9 @@ from typing import Any
 import torch
 
 from rl_core.envs import BaseTextEnv, BaseTextEnvStepOutput, register
-from rl_core.rollout.chat import ChatFormat
-from rl_core.rollout.decode import Reply, Request, Sampling, decode
-from rl_core.rollout.episodes import run_episodes
+from rl_core.models.decoding.decode import Reply, Request, Sampling, decode
+from rl_core.rollout.chat.text import ChatFormat
+from rl_core.rollout.episodes.loop import run_episodes
 from schemas.rollout import EpisodeConfig
 
 NEW_TOKENS = 4
@@ -60,10 +60,10 @@ class Policy:
     def __init__(self) -> None:
         from transformers import LlamaConfig, LlamaForCausalLM
 
-        from rl_core.home import Home
         from rl_core.models.causal_lm import CausalLMPolicy
+        from rl_core.models.chat.tokenizer import load_tokenizer
         from rl_core.models.locate import locate
-        from rl_core.models.tokenizer import load_tokenizer
+        from rl_core.runtime.home import Home
 
         source = locate("embedded:smollm2-135m-instruct", Home.default().models)
         self.chat = ChatFormat(load_tokenizer(source), {})

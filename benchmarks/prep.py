@@ -21,10 +21,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from rl_core.data.archives import ArchiveLimits, extract, list_members
-from rl_core.data.picture_rows import ARCHIVE_TIME
-from rl_core.data.unpack import ImageCheck
-from rl_core.data.workers import num_cores, run_in_processes
+from rl_core.builtin.data.picture_rows import ARCHIVE_TIME
+from rl_core.data.prepare.workers import num_cores, run_in_processes
+from rl_core.data.read.archives import ArchiveLimits, extract, list_members
+from rl_core.data.read.unpack import ImageCheck
 
 
 def make_raw(raw: Path, num_images: int) -> None:

@@ -6,8 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rl_core.home import Home
 from rl_core.models.locate import locate
+from rl_core.runtime.home import Home
 
 MODEL = "embedded:smollm2-135m-instruct"
 SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")

@@ -35,12 +35,12 @@ import torch
 from benchmarks import page
 from benchmarks.products import least_ms
 from benchmarks.random_models import MODEL
-from rl_core.data.generate import GenerateSpec, materialise
-from rl_core.home import Home
+from rl_core.builtin.data.reasoning_problems import GenerateSpec, materialise
+from rl_core.kernels.float32_matmul import has_bfloat16_products
+from rl_core.kernels.packed_weights import packed_weights
 from rl_core.models.locate import locate
-from rl_core.models.packed_weights import packed_weights
-from rl_core.recipes import load_recipe
-from rl_core.wide_products import has_bfloat16_products
+from rl_core.runs.recipes import load_recipe
+from rl_core.runtime.home import Home
 
 ROOT = Path(__file__).parents[1]
 PEER = ROOT / ".venv-trl" / "bin" / "python"

@@ -20,18 +20,18 @@ import torch
 import torch.distributed as dist
 
 from rl_core.algorithms import algorithms
-from rl_core.allocator import keep_freed_memory
-from rl_core.data.prompt_items import ItemMaker
+from rl_core.data.prepare.prompt_items import ItemMaker
+from rl_core.kernels.allocator import keep_freed_memory
+from rl_core.kernels.float32_matmul import widen_products
 from rl_core.models.bundle import ModelBundle
-from rl_core.peak_memory import peak_bytes
-from rl_core.rank_info import RankInfo
-from rl_core.recipes import load_recipe
+from rl_core.ranks.rank_info import RankInfo
 from rl_core.rollout.engine import RolloutEngine
+from rl_core.runs.recipes import load_recipe
+from rl_core.runtime.peak_memory import peak_bytes
 from rl_core.train.fsdp import FSDPBackend
-from rl_core.train.stack import TrainStack
+from rl_core.train.stacks.token_stack import TrainStack
 from rl_core.trainers.base import add_advantages, prompt_batch
 from rl_core.trainers.wiring import stack_options
-from rl_core.wide_products import widen_products
 from schemas.recipe import Recipe
 
 

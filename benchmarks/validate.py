@@ -102,8 +102,8 @@ def validation(path: str, folder: str) -> dict[str, float]:
     import pyarrow.compute
     import pyarrow.parquet  # noqa: F401
 
-    from rl_core.data.checking import CheckSettings
-    from rl_core.data.validate import check_files
+    from rl_core.data.check.files import check_files
+    from rl_core.data.check.parts import CheckSettings
     from rl_core.envs import accepted_ground_truths
 
     settings = CheckSettings(accepted_ground_truths())

@@ -14,10 +14,10 @@ import torch
 
 from rl_core.distributed import DevicePool, Remote, placement, ray_cluster, remote
 from rl_core.distributed.weight_sync import SyncReport, WeightSync
-from rl_core.home import Home
 from rl_core.models.bundle import ModelBundle
 from rl_core.models.locate import locate
 from rl_core.rollout.dedicated import DedicatedEngine
+from rl_core.runtime.home import Home
 from rl_core.train.fsdp import FSDPBackend
 from schemas.recipe import FSDPConfig, LoraConfig, LrSchedulerConfig, ModelConfig, OptimizerConfig
 from schemas.rollout import RolloutConfig, SyncConfig, SyncMode, SyncTransport

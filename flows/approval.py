@@ -5,7 +5,7 @@ from prefect.exceptions import FlowPauseTimeout
 from prefect.input import RunInput
 from prefect.runtime import deployment
 
-from rl_core.trainers.session import close_sessions, session_for
+from rl_core.runs.session import close_sessions, session_for
 from schemas.receipts import Approval, GateReceipt, ModelReceipt, RunPlan, ScoreChange, VersionReceipt
 from schemas.registration import RegistrationConfig
 

@@ -14,8 +14,8 @@ from flows.reports_cli import compare, report
 from flows.serve_cli import serve_demo, serve_rewards, serve_search
 from flows.services_cli import deploy, down, status, up
 from rl_core.errors import UserError
-from rl_core.home import Home
-from rl_core.secrets import redact
+from rl_core.runtime.home import Home
+from rl_core.runtime.secrets import redact
 
 app = typer.Typer(
     help="RL post-training as Prefect flows.",
@@ -85,7 +85,7 @@ def run(
 @app.command()
 def recipes() -> None:
     """List the shipped recipes and profiles."""
-    from rl_core.recipes import profile_names, recipe_names
+    from rl_core.runs.recipes import profile_names, recipe_names
 
     typer.echo("recipes:  " + ", ".join(recipe_names()))
     typer.echo("profiles: " + ", ".join(profile_names()))

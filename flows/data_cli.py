@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rl_core.home import Home
+from rl_core.runtime.home import Home
 from schemas.contract import SchemaName
 
 if TYPE_CHECKING:
@@ -37,9 +37,9 @@ def validate(
     check_remote: Annotated[bool, typer.Option("--check-remote", help="Fetch remote media too")] = False,
 ) -> None:
     """Check rows against their contract; every bad row is named, and the exit code is 2 when there is one."""
-    from rl_core.data.checking import CheckSettings
-    from rl_core.data.sources import data_files
-    from rl_core.data.validate import apply_policy, check_files
+    from rl_core.data.check.files import apply_policy, check_files
+    from rl_core.data.check.parts import CheckSettings
+    from rl_core.data.read.sources import data_files
     from rl_core.envs import accepted_ground_truths
     from schemas.media_checks import MediaLimits
 
@@ -71,7 +71,7 @@ def convert(
     prompt_key: Annotated[str, typer.Option(help="Column that holds the prompt")] = "prompt",
 ) -> None:
     """Convert between prompt, media and response rows; a row that the target cannot hold is refused by name."""
-    from rl_core.data.convert import convert_file
+    from rl_core.data.read.convert import convert_file
 
     num_rows = convert_file(source, target, to, env_class=env_class, prompt_key=prompt_key)
     typer.echo(f"{num_rows} {to.value} rows written to {target}")
@@ -109,10 +109,10 @@ def print_report(report: "ValidationReport") -> None:
 
 
 def _cluster():
-    from rl_core.cluster import configured_address
+    from rl_core.distributed.cluster import configured_address
 
     if (address := configured_address()) is None:
         return None
-    from rl_core.distributed.data_runner import cluster_runner
+    from rl_core.distributed.ray_data_validation import cluster_runner
 
     return cluster_runner(address)

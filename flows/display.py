@@ -10,11 +10,11 @@ from types import TracebackType
 from rich.console import Console
 
 from flows.summary import accuracy_table, score_table
-from rl_core.home import Home
+from rl_core.runs.learning import what_taught_nothing
+from rl_core.runs.run_folder import RunFolder
+from rl_core.runtime.home import Home
 from rl_core.tracking.plots import curve_of
-from rl_core.trainers.learning import what_taught_nothing
 from rl_core.trainers.progress import ProgressEvent, listeners
-from rl_core.trainers.run_folder import RunFolder
 from schemas.receipts import CacheReceipt, EvalReceipt, IterationReceipt, ModelReceipt, ValidationReport
 from schemas.recipe import Recipe
 

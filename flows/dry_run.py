@@ -4,17 +4,17 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from rl_core.data.media_files import planned_prompt_files
-from rl_core.data.prepare import plan_cache
-from rl_core.data.prepare_media import MediaSettings, plan_media
-from rl_core.data.prepare_pairs import plan_pairs
-from rl_core.data.resolve import planned_sources, preparation_settings
+from rl_core.data.prepare.media_prompts import MediaSettings, plan_media
+from rl_core.data.prepare.pairs import plan_pairs
+from rl_core.data.prepare.prompts import plan_cache
+from rl_core.data.read.media_prompt_files import planned_prompt_files
+from rl_core.data.read.recipe_files import planned_sources, preparation_settings
 from rl_core.envs.turns import of_several_turns
-from rl_core.home import Home
-from rl_core.models.can_train import check_local_model
+from rl_core.models.checks.can_train import check_local_model
 from rl_core.models.locate import check_path, model_shape, tokenizer_identity
-from rl_core.recipes import dump_recipe, load_recipe
-from rl_core.train.memory import estimate_memory, unknown_sizes
+from rl_core.runs.recipes import dump_recipe, load_recipe
+from rl_core.runtime.home import Home
+from rl_core.train.sharding.memory import estimate_memory, unknown_sizes
 from schemas.recipe import Domain, Recipe
 
 
@@ -42,7 +42,7 @@ def check_turns(recipe: Recipe, home: Home) -> None:
     several = of_several_turns(recipe.environments, recipe.data.default_env_class)
     if several and model_shape(recipe.model.path, home.models) is not None:
         # Here, since a plan for environments of one turn needs no transformers and is to be quick.
-        from rl_core.rollout.several_turns import check_recipe
+        from rl_core.rollout.episodes.several_turns import check_recipe
 
         check_recipe(recipe, check_path(recipe.model.path, home.models), several)
 

@@ -8,14 +8,14 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from flows.local_api import LocalApi, start_local_api
-from rl_core.cluster import configured_address, early_cluster
+from rl_core.distributed.cluster import configured_address, early_cluster
 from rl_core.errors import causes
-from rl_core.home import Home
-from rl_core.models.can_train import check_local_model
+from rl_core.models.checks.can_train import check_local_model
 from rl_core.models.locate import check_path
-from rl_core.orphans import no_orphans
-from rl_core.quick_imports import quick_imports
-from rl_core.recipes import load_recipe
+from rl_core.runs.recipes import load_recipe
+from rl_core.runtime.child_reaper import no_orphans
+from rl_core.runtime.fast_imports import fast_imports
+from rl_core.runtime.home import Home
 from schemas.receipts import EvalReceipt, ModelReceipt
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def run_locally(recipe: str, overrides: Sequence[str], profile: str | None, *, f
     settings = load_recipe(recipe, overrides, profile)
     _check_models(settings)
     with _displayed(settings, debug) as (display, api):
-        with quick_imports():
+        with fast_imports():
             from flows.rl_train import rl_train
 
         if api is not None:
@@ -51,15 +51,15 @@ def evaluate_locally(
     model: str, recipe: str | None, overrides: Sequence[str], profile: str | None, *, debug: bool
 ) -> None:
     """Find model and recipe, then run the flow with a live display and say what it measured."""
-    with quick_imports():
-        from rl_core.trainers.evaluation import evaluation_recipe, find_candidate
-        from rl_core.trainers.run_plan import starting_from
+    with fast_imports():
+        from rl_core.runs.evaluation import evaluation_recipe, find_candidate
+        from rl_core.runs.run_plan import starting_from
 
     candidate = find_candidate(model, home := Home.default())
     settings = evaluation_recipe(candidate, recipe, overrides, profile, home)
     check_local_model(starting_from(settings, candidate.weights), home.models)
     with _displayed(settings, debug) as (display, api):
-        with quick_imports():
+        with fast_imports():
             from flows.rl_evaluate import rl_evaluate
 
         if api is not None:
@@ -83,7 +83,7 @@ def _displayed(recipe: "Recipe", debug: bool) -> "Iterator[tuple[Display, LocalA
     with no_orphans(), interruptible():
         api = start_local_api()
         with _cluster_of(recipe):
-            with quick_imports():
+            with fast_imports():
                 from flows.display import Display
 
             with Display(recipe) as display:

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from rl_core.home import Home
 from rl_core.reporting.lineage_page import LineageFormat
+from rl_core.runtime.home import Home
 
 DIFFERENT = 1
 """Exit code when something is not what was recorded."""
@@ -21,7 +21,7 @@ def lineage(
     verify: Annotated[bool, typer.Option("--verify", help="Compute the digests anew; exit code 1 on a change")] = False,
 ) -> None:
     """Walk a model version back to its runs, recipe, code, cache and source files."""
-    from rl_core.data.changes import Condition
+    from rl_core.data.store.changes import Condition
     from rl_core.reporting.lineage_page import show_lineage
     from rl_core.tracking.lineage import trace
 
@@ -39,9 +39,9 @@ def promote(
     reason: Annotated[str, typer.Option(help="Why, for those who ask later")] = "by hand",
 ) -> None:
     """Make a version the champion, and record who did so, when, and why."""
-    from rl_core.tracking import registry
+    from rl_core.tracking import model_versions
 
-    done = registry.promote(Home.default().mlflow_uri, name, version, reason)
+    done = model_versions.promote(Home.default().mlflow_uri, name, version, reason)
     before = f"it was v{done.over}" if done.over else "there was none"
     typer.echo(f"{name} v{version} is champion ({before}); {done.at} by {done.by}: {done.reason}")
 
@@ -53,8 +53,8 @@ def reproduce(
     run: Annotated[bool, typer.Option("--run", help="Run it, and compare the weights; exit code 1 if other")] = False,
 ) -> None:
     """Write the recipe and the exact command that give a version's weights again."""
+    from rl_core.runs.reproduce import write_reproduction
     from rl_core.tracking.lineage import trace
-    from rl_core.trainers.reproduce import write_reproduction
 
     home = Home.default()
     written = write_reproduction(trace(home.mlflow_uri, model, version), home.mlflow_uri, to)
@@ -88,8 +88,8 @@ def export(
 ) -> None:
     """Copy a version's weights into a folder to take along, after comparing them with what was registered."""
     from rl_core.models.locate import is_model
-    from rl_core.tracking.export import export_version
     from rl_core.tracking.lineage import trace
+    from rl_core.tracking.model_folder import export_version
 
     home = Home.default()
     written = export_version(trace(home.mlflow_uri, model, version, ui=home.mlflow_ui), to)

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rl_core.home import Home
+from rl_core.runtime.home import Home
 
 if TYPE_CHECKING:
-    from rl_core.data.prep.base import Context, Stage
+    from rl_core.data.stages.base import Context, Stage
     from schemas.receipts import PrepReceipt
 
 _MIB = 2**20
@@ -25,7 +25,7 @@ def prep(
     register: Annotated[bool, typer.Option(help="Record the result in MLflow as an artifact")] = True,
 ) -> None:
     """Prepare the data of a stage into a cache that is published whole or not at all."""
-    from rl_core.data.prep.run import load_stage, prepare_stage, stage_names
+    from rl_core.data.stages.run import load_stage, prepare_stage, stage_names
     from rl_core.errors import RecipeError
 
     if not config:
@@ -47,7 +47,7 @@ def make_fixture(
     seed: Annotated[int, typer.Option(help="The same seed gives the same bytes")] = 0,
 ) -> None:
     """Draw small inputs in the shape of each upstream dataset, to try every stage with no download."""
-    from rl_core.data import make_fixture as maker
+    from rl_core.builtin.data import make_fixture as maker
 
     for name, raw in maker.make_fixture(folder, num_rows=rows, seed=seed).items():
         typer.echo(f"rl-train prep -c {name} --input-dir {raw} --output-dir {raw.parent / 'prepared'}")
@@ -91,13 +91,13 @@ class _Display:
 def _context(stage: "Stage[Any]", display: _Display) -> "Context":
     import os
 
-    from rl_core.data.prep.base import Context
+    from rl_core.data.stages.base import Context
 
     named = stage.config.ray_address or os.environ.get("RL_TRAIN_RAY_ADDRESS") or os.environ.get("RAY_ADDRESS")
     if not named:
         return Context(progress=display.progress)
-    from rl_core.cluster import configured_address
-    from rl_core.distributed.prep_runner import cluster_runner
+    from rl_core.distributed.cluster import configured_address
+    from rl_core.distributed.ray_data_jobs import cluster_runner
 
     address = configured_address(stage.config.ray_address)
     assert address is not None
@@ -107,7 +107,7 @@ def _context(stage: "Stage[Any]", display: _Display) -> "Context":
 def _print_plan(stage: "Stage[Any]", home: Home) -> None:
     import yaml
 
-    from rl_core.data.prep.run import plan_stage
+    from rl_core.data.stages.run import plan_stage
 
     plan = plan_stage(stage, home)
     typer.echo(yaml.safe_dump(dict(plan.settings), sort_keys=False, allow_unicode=True).rstrip())
@@ -131,7 +131,7 @@ def _print_receipt(receipt: "PrepReceipt") -> None:
 
 def _register(receipt: "PrepReceipt", home: Home) -> None:
     """Record the result; a hit that this database knows already needs no MLflow, which takes seconds to import."""
-    from rl_core.data.prep.registered import is_registered, remember
+    from rl_core.data.stages.registered import is_registered, remember
 
     if receipt.hit and is_registered(receipt, home.mlflow_uri):
         return

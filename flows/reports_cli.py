@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rl_core.home import Home
+from rl_core.runtime.home import Home
 
 if TYPE_CHECKING:
     from rl_core.reporting.compare import Compared

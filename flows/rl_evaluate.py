@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from prefect import flow
 
-from rl_core.home import Home
-from rl_core.orphans import no_orphans
+from rl_core.runtime.child_reaper import no_orphans
+from rl_core.runtime.home import Home
 from schemas.receipts import EvalReceipt
 from tasks.artifacts import delivered
 from tasks.evaluate import evaluate
@@ -30,8 +30,8 @@ def rl_evaluate(
         overrides: Dotted assignments on top of the recipe, such as `evaluation.max_new_tokens=128`.
         profile: Where it runs, beside a recipe: `cpu`, `one_gpu`, `one_node`, `many_nodes`.
     """
-    from rl_core.trainers.evaluation import LABEL, evaluation_recipe, find_candidate
-    from rl_core.trainers.session import close_run, closing_sessions
+    from rl_core.runs.evaluation import LABEL, evaluation_recipe, find_candidate
+    from rl_core.runs.session import close_run, closing_sessions
 
     home = Home.default()
     home.activate()

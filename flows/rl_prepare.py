@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from prefect import flow
 
-from rl_core.home import Home
-from rl_core.orphans import no_orphans
+from rl_core.runtime.child_reaper import no_orphans
+from rl_core.runtime.home import Home
 from schemas.receipts import PrepReceipt
 from tasks.artifacts import delivered
 from tasks.prepare_stage import prepare_stage

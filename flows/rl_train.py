@@ -15,9 +15,9 @@ from prefect.context import FlowRunContext
 from prefect.states import Completed
 
 from flows.approval import ask_for_approval, is_decided
-from rl_core.home import Home
-from rl_core.orphans import no_orphans
-from rl_core.recipes import load_recipe
+from rl_core.runs.recipes import load_recipe
+from rl_core.runtime.child_reaper import no_orphans
+from rl_core.runtime.home import Home
 from schemas.receipts import ModelReceipt
 from schemas.registration import Retrain
 from tasks.artifacts import delivered
@@ -53,7 +53,7 @@ def rl_train(
         retrain: `continue` goes on where an earlier run was; `when-new` ends at once unless data, code or recipe are
             new; `always` trains again. Unset is `when-new` in a run that a schedule started, else `continue`.
     """
-    from rl_core.trainers.session import close_run, closing_sessions
+    from rl_core.runs.session import close_run, closing_sessions
 
     Home.default().activate()
     settings = load_recipe(recipe, overrides, profile)

@@ -58,7 +58,7 @@ def serve_demo(
     """A page to chat with, or draw with, two models side by side; ends on Ctrl-C."""
     from rl_core.demo.app import build_app
     from rl_core.demo.contestants import load_demo
-    from rl_core.home import Home
+    from rl_core.runtime.home import Home
 
     typer.echo("loading both models")
     demo = load_demo(model, against, recipe, device, Home.default())
@@ -71,8 +71,8 @@ def _reward_blocks(path: Path) -> tuple[list[dict[str, Any]], RewardServiceConfi
     from pydantic import ValidationError
 
     from rl_core.errors import RecipeError
-    from rl_core.registry import describe_validation_error
-    from rl_core.settings_files import merge_overrides, read_yaml, resolved
+    from rl_core.runtime.registry import describe_validation_error
+    from rl_core.runtime.settings_files import merge_overrides, read_yaml, resolved
     from schemas.rewards import RewardServiceConfig
 
     if not path.is_file():

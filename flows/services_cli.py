@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rl_core.home import Home
+from rl_core.runtime.home import Home
 
 if TYPE_CHECKING:
-    from rl_core.services.stack import Stack
+    from rl_core.services.all_services import Stack
 
 NOT_RUNNING = 1
 
@@ -74,7 +74,7 @@ def deploy() -> None:
 
 
 def _stack() -> "Stack":
-    from rl_core.services.stack import Stack
+    from rl_core.services.all_services import Stack
 
     return Stack(Home.default(), typer.echo)
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from numbers import Real
 from typing import Any
 
-from rl_core.registry import nearest
+from rl_core.runtime.registry import nearest
 from schemas.contract import RowContract, SchemaName
 from schemas.ground_truth import (
     ANY_GROUND_TRUTH,

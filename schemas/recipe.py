@@ -1,7 +1,7 @@
 """The typed recipe: what to train. Every key is checked; a key nobody knows is refused.
 
 Plug-in blocks (`algorithm`, `rewards`, `environments`) stay mappings here and are validated by the plug-in's own
-`Config` when the recipe is loaded (`rl_core.recipes`), since schemas import nothing from above.
+`Config` when the recipe is loaded (`rl_core.runs.recipes`), since schemas import nothing from above.
 """
 
 from collections.abc import Mapping

@@ -12,6 +12,9 @@ from pydantic import Field, field_validator, model_validator
 from schemas.policy import FSDPConfig, LoraConfig, LrSchedulerConfig, ModelConfig, OptimizerConfig
 from schemas.section import Section
 
+IMAGES_FOLDER = "images"
+"""Where the folder of an exported prompt enhancer holds its diffusion model, if that was trained."""
+
 
 class Propagation(StrEnum):
     """What a row earns by its children."""

@@ -25,7 +25,7 @@ from prefect.artifacts import (
 )
 from prefect.context import FlowRunContext
 
-from rl_core.deliveries import Deliveries
+from rl_core.runtime.background_queue import Deliveries
 
 MAX_CELL = 300
 OUTAGE_S = 600.0

@@ -8,13 +8,13 @@ from prefect.runtime import task_run
 from prefect.tasks import exponential_backoff
 
 from rl_core.evaluation.gate import check_scores
+from rl_core.evaluation.generated_samples import before_and_after
 from rl_core.evaluation.intervals import paired_change
-from rl_core.evaluation.made_samples import before_and_after
 from rl_core.evaluation.picture_sheet import picture_sheet
 from rl_core.evaluation.runner import read_samples
 from rl_core.rewards.samples import prompt_text
+from rl_core.runs.session import session_for
 from rl_core.trainers.progress import ProgressEvent, announce
-from rl_core.trainers.session import session_for
 from schemas.receipts import EvalReceipt, RunPlan
 from tasks import artifacts
 from tasks.notes import logged_notes

@@ -4,8 +4,8 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 from prefect.tasks import exponential_backoff
 
-from rl_core.data.weights import weights_digest
-from rl_core.trainers.session import session_for
+from rl_core.data.store.weights import weights_digest
+from rl_core.runs.session import session_for
 from schemas.receipts import ExportReceipt, RunPlan
 from tasks.retrying import worth_retrying
 

@@ -8,9 +8,9 @@ from prefect.cache_policies import NO_CACHE
 from rl_core.errors import UserError
 from rl_core.evaluation.gate import Judged, judge, undecided
 from rl_core.evaluation.runner import read_samples
-from rl_core.home import Home
-from rl_core.trainers.champion import incumbent_of
-from rl_core.trainers.session import session_for
+from rl_core.runs.champion import incumbent_of
+from rl_core.runs.session import session_for
+from rl_core.runtime.home import Home
 from schemas.receipts import EvalReceipt, GateReceipt, RunPlan
 from tasks import artifacts
 

@@ -5,8 +5,8 @@ from typing import Any
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
-from rl_core.home import Home
-from rl_core.trainers import retraining
+from rl_core.runs import retraining
+from rl_core.runtime.home import Home
 from schemas.receipts import CacheReceipt, News
 from schemas.recipe import Recipe
 from schemas.registration import Retrain

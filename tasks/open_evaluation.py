@@ -5,8 +5,8 @@ from typing import Any
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
-from rl_core.home import Home
-from rl_core.trainers import evaluation
+from rl_core.runs import evaluation
+from rl_core.runtime.home import Home
 from schemas.receipts import CacheReceipt, RunPlan
 from schemas.recipe import Recipe
 from tasks import artifacts

@@ -5,9 +5,9 @@ from typing import Any
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
-from rl_core.home import Home
-from rl_core.trainers import run_plan
-from rl_core.trainers.retraining import origin_of
+from rl_core.runs import run_plan
+from rl_core.runs.retraining import origin_of
+from rl_core.runtime.home import Home
 from schemas.receipts import CacheReceipt, RunPlan, ValidationReport
 from schemas.recipe import Recipe
 from tasks import artifacts

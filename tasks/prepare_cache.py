@@ -5,17 +5,17 @@ from typing import Any
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
-from rl_core.data import prepare
-from rl_core.data.media_files import prompt_files
-from rl_core.data.prepare_media import MediaSettings, PromptCounter, prepare_media
-from rl_core.data.prepare_pairs import prepare_pairs
-from rl_core.data.resolve import preparation_settings, resolve_sources
+from rl_core.data.prepare import prompts
+from rl_core.data.prepare.media_prompts import MediaSettings, PromptCounter, prepare_media
+from rl_core.data.prepare.pairs import prepare_pairs
+from rl_core.data.read.media_prompt_files import prompt_files
+from rl_core.data.read.recipe_files import preparation_settings, resolve_sources
 from rl_core.envs.turns import of_several_turns
-from rl_core.home import Home
 from rl_core.models.locate import locate, tokenizer_identity
-from rl_core.rollout.rewriting import QuestionLengths
-from rl_core.rollout.several_turns import check_recipe
-from rl_core.rollout.vision_chat import prompt_tokenizer
+from rl_core.rollout.chat.vision import prompt_tokenizer
+from rl_core.rollout.diffusion.rewriting import QuestionLengths
+from rl_core.rollout.episodes.several_turns import check_recipe
+from rl_core.runtime.home import Home
 from rl_core.tracking.artifacts import with_artifacts
 from rl_core.trainers.progress import ProgressEvent, announce
 from schemas.receipts import CacheReceipt, ValidationReport
@@ -44,7 +44,7 @@ def _prepare_prompts(recipe: Recipe, home: Home) -> CacheReceipt:
     """Tokenised and filtered by length."""
     if several := of_several_turns(recipe.environments, recipe.data.default_env_class):
         check_recipe(recipe, locate(recipe.model.path, home.models), several)
-    return prepare.prepare_cache(
+    return prompts.prepare_cache(
         resolve_sources(recipe.data.train, home.data),
         resolve_sources(recipe.data.eval, home.data),
         preparation_settings(recipe, home, tokenizer_identity(recipe.model.path, home.models)),
@@ -63,8 +63,8 @@ def _prepare_media(recipe: Recipe, home: Home) -> CacheReceipt:
 
 
 def _counter(recipe: Recipe, source: str) -> PromptCounter:
+    from rl_core.models.chat.tokenizer import load_tokenizer
     from rl_core.models.diffusion.prompt_lengths import PromptLengths
-    from rl_core.models.tokenizer import load_tokenizer
     from rl_core.models.unified.bundle import plan_tokenizer
 
     if recipe.unified is not None:

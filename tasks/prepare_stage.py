@@ -7,12 +7,12 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 from prefect.runtime import flow_run
 
-from rl_core.cluster import configured_address
-from rl_core.data.prep.base import Context
-from rl_core.data.prep.run import load_stage
-from rl_core.data.prep.run import prepare_stage as prepare
-from rl_core.distributed.prep_runner import cluster_runner
-from rl_core.home import Home
+from rl_core.data.stages.base import Context
+from rl_core.data.stages.run import load_stage
+from rl_core.data.stages.run import prepare_stage as prepare
+from rl_core.distributed.cluster import configured_address
+from rl_core.distributed.ray_data_jobs import cluster_runner
+from rl_core.runtime.home import Home
 from rl_core.tracking.artifacts import PreparedArtifact, register_prepared
 from schemas.receipts import PrepReceipt
 from tasks import artifacts

@@ -3,9 +3,9 @@
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
-from rl_core.home import Home
-from rl_core.tracking.registry import champion, promote
-from rl_core.trainers.session import session_for
+from rl_core.runs.session import session_for
+from rl_core.runtime.home import Home
+from rl_core.tracking.model_versions import champion, promote
 from schemas.receipts import Approval, GateReceipt, ModelReceipt, RunPlan, VersionReceipt
 from tasks import artifacts
 

@@ -5,12 +5,12 @@ from pathlib import Path
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
-from rl_core.data.weights import weights_digest
+from rl_core.data.store.weights import weights_digest
 from rl_core.errors import StorageError
+from rl_core.runs.learning import warn_of_nothing_learnt
+from rl_core.runs.session import TrainingSession, session_for
+from rl_core.tracking.model_versions import register_version
 from rl_core.tracking.plots import curve_of, reward_curve
-from rl_core.tracking.registry import register_version
-from rl_core.trainers.learning import warn_of_nothing_learnt
-from rl_core.trainers.session import TrainingSession, session_for
 from schemas.receipts import EvalReceipt, ExportReceipt, RunPlan, VersionReceipt
 from tasks import artifacts
 

@@ -8,9 +8,9 @@ from prefect.cache_policies import NO_CACHE
 from prefect.runtime import task_run
 from prefect.tasks import exponential_backoff
 
+from rl_core.runs.session import TrainingSession, session_for
 from rl_core.tracking.plots import curve_of, reward_curve
 from rl_core.trainers.progress import ProgressEvent, announce, listeners
-from rl_core.trainers.session import TrainingSession, session_for
 from schemas.receipts import IterationReceipt, RunPlan
 from tasks import artifacts
 from tasks.notes import logged_notes

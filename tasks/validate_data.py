@@ -6,13 +6,13 @@ from typing import Any
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
-from rl_core.cluster import configured_address
-from rl_core.data.media_files import prompt_files
-from rl_core.data.prepare_pairs import files_of, pair_sources
-from rl_core.data.resolve import check_settings, resolve_sources
-from rl_core.data.validate import apply_policy, check_files
-from rl_core.distributed.data_runner import cluster_runner
-from rl_core.home import Home
+from rl_core.data.check.files import apply_policy, check_files
+from rl_core.data.prepare.pairs import files_of, pair_sources
+from rl_core.data.read.media_prompt_files import prompt_files
+from rl_core.data.read.recipe_files import check_settings, resolve_sources
+from rl_core.distributed.cluster import configured_address
+from rl_core.distributed.ray_data_validation import cluster_runner
+from rl_core.runtime.home import Home
 from rl_core.tracking.artifacts import with_artifacts
 from rl_core.tracking.validation import log_refusal
 from rl_core.trainers.progress import ProgressEvent, announce

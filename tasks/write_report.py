@@ -3,10 +3,10 @@
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
-from rl_core.home import Home
 from rl_core.reporting import report
 from rl_core.reporting.run_record import RunRecord
-from rl_core.trainers.session import session_for
+from rl_core.runs.session import session_for
+from rl_core.runtime.home import Home
 from schemas.receipts import RunPlan
 from tasks import artifacts
 

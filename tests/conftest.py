@@ -127,7 +127,7 @@ def tiny_unified_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of the embedded unified model as it is before its warm-up, but for a last layer that is not zero."""
     import torch
 
-    from rl_core.models.tiny_unified import make_pipeline
+    from rl_core.builtin.models.tiny_unified import make_pipeline
 
     folder, pipeline = tmp_path_factory.mktemp("tiny-unified"), make_pipeline()
     with torch.random.fork_rng(devices=[]):
@@ -140,7 +140,7 @@ def tiny_unified_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def tiny_vlm_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of the embedded vision-language model as it is before its warm-up: right in form, blind."""
-    from rl_core.models.tiny_vlm import make_model, make_processor, save
+    from rl_core.builtin.models.tiny_vlm import make_model, make_processor, save
 
     folder = tmp_path_factory.mktemp("tiny-vlm")
     processor = make_processor()

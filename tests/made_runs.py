@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rl_core.data.weights import weights_digest
+from rl_core.data.store.weights import weights_digest
 from rl_core.evaluation.intervals import wilson_interval
-from rl_core.recipes import parse_recipe
-from rl_core.trainers.run_folder import RunFolder
-from rl_core.trainers.session import session_for
+from rl_core.runs.recipes import parse_recipe
+from rl_core.runs.run_folder import RunFolder
+from rl_core.runs.session import session_for
 from schemas.receipts import EvalReceipt, RunPlan
 from tasks.open_run import open_run
 from tasks.prepare_cache import prepare_cache

@@ -7,7 +7,7 @@ from typing import Any
 
 from flows.reference.markdown import purpose
 from flows.reference.settings import Settings, keys, sections
-from rl_core.registry import Registry
+from rl_core.runtime.registry import Registry
 
 TITLE = """# Plug-ins
 

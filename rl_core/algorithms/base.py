@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from rl_core.algorithms.metrics import Metric
 from rl_core.algorithms.terms import Denominators
-from rl_core.registry import PluginConfig, Registry
+from rl_core.runtime.registry import PluginConfig, Registry
 
 if TYPE_CHECKING:
     from typing import Unpack

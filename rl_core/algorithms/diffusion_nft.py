@@ -20,6 +20,7 @@ from rl_core.algorithms.advantages import AdvantageEstimator, AdvantageInputs, a
 from rl_core.algorithms.base import ActionMeasures, RowMeasures, StageAlgorithm, algorithms
 from rl_core.algorithms.metrics import Metric, MetricKind
 from rl_core.algorithms.terms import Aggregation, Denominators
+from rl_core.sde.precision import at_least_float32
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -38,7 +39,7 @@ def nft_errors(
     Args: velocity, old_velocity, noisy, clean: [N, ...], latents of any rank. time_N: t, 0 clean to 1 noise.
     """
     velocity, old_velocity, noisy, clean = (
-        terms.at_least_float32(tensor) for tensor in (velocity, old_velocity.detach(), noisy, clean)
+        at_least_float32(tensor) for tensor in (velocity, old_velocity.detach(), noisy, clean)
     )
     time = time_N.to(velocity).view(-1, *[1] * (velocity.ndim - 1))
     positive = beta * velocity + (1.0 - beta) * old_velocity
@@ -122,4 +123,4 @@ class DiffusionNft(StageAlgorithm):
 
 
 def _clean(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    return terms.at_least_float32(values_BT).masked_fill(mask_BT == 0, 0.0)
+    return at_least_float32(values_BT).masked_fill(mask_BT == 0, 0.0)

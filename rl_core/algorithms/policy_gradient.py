@@ -23,6 +23,7 @@ from rl_core.algorithms.kl import KlController, KlPlace
 from rl_core.algorithms.losses import Actions, PolicyLoss, policy_losses
 from rl_core.algorithms.metrics import Metric, MetricKind
 from rl_core.algorithms.terms import Denominators, KlKind
+from rl_core.sde.precision import at_least_float32
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -243,7 +244,7 @@ def _actions(
 
 
 def _clean(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    return terms.at_least_float32(values_BT).masked_fill(mask_BT == 0, 0.0)
+    return at_least_float32(values_BT).masked_fill(mask_BT == 0, 0.0)
 
 
 def _metrics(

@@ -28,11 +28,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field, model_validator
 
-from rl_core.algorithms import terms
 from rl_core.algorithms.base import ActionMeasures, RowMeasures, StageAlgorithm, algorithms
 from rl_core.algorithms.blocks import over_preset
 from rl_core.algorithms.metrics import Metric, MetricKind
 from rl_core.algorithms.terms import Denominators
+from rl_core.sde.precision import at_least_float32
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -175,7 +175,7 @@ class Preference(StageAlgorithm):
         self, rewards_B: Tensor, group_ids_B: Tensor, mask_BT: Tensor, **measured: Unpack[RowMeasures]
     ) -> tuple[Tensor, dict[str, Metric]]:
         """+1 at the actions of chosen rows (reward above 0) and -1 at those of rejected ones, [B, T]."""
-        signs_B = terms.at_least_float32(rewards_B.detach()).new_ones(len(rewards_B)).where(rewards_B > 0, -1.0)
+        signs_B = at_least_float32(rewards_B.detach()).new_ones(len(rewards_B)).where(rewards_B > 0, -1.0)
         return signs_B[:, None].expand(mask_BT.shape).masked_fill(mask_BT == 0, 0.0), {}
 
     def loss(
@@ -226,7 +226,7 @@ class Preference(StageAlgorithm):
         self, log_probs_BT: Tensor, advantages_BT: Tensor, mask_BT: Tensor, ref_log_probs_BT: Tensor | None
     ) -> Pairs:
         kept_BT = mask_BT != 0
-        log_probs_BT = terms.at_least_float32(log_probs_BT).masked_fill(~kept_BT, 0.0)
+        log_probs_BT = at_least_float32(log_probs_BT).masked_fill(~kept_BT, 0.0)
         reference_BT = log_probs_BT.detach() if ref_log_probs_BT is None else ref_log_probs_BT.detach()
         reference_BT = reference_BT.to(log_probs_BT).masked_fill(~kept_BT, 0.0)
         lengths_B, signs_B = kept_BT.sum(1), advantages_BT.masked_fill(~kept_BT, 0.0).sum(1).sign()

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from rl_core.sde.precision import at_least_float32
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -164,10 +166,3 @@ def entropy_from_logits(logits_BTV: Tensor) -> Tensor:
     log_probs_BTV = at_least_float32(logits_BTV).log_softmax(dim=-1)
     finite_BTV = log_probs_BTV.masked_fill(log_probs_BTV == float("-inf"), 0.0)
     return -(log_probs_BTV.exp() * finite_BTV).sum(dim=-1)
-
-
-def at_least_float32(values: Tensor) -> Tensor:
-    """Half precision as float32; float32 and float64 as they are."""
-    import torch
-
-    return values.to(torch.promote_types(values.dtype, torch.float32))

@@ -6,20 +6,20 @@ Names are resolved on first use, so importing this package stays light.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rl_core.data.default_source import DefaultDataSource
-    from rl_core.data.media_source import MultimodalRLDataSource
-    from rl_core.data.prompt_dataset import PromptDataset
-    from rl_core.data.raw_dir import ensure_raw_dir
-    from rl_core.data.readers import read_rows
+    from rl_core.data.order.default_source import DefaultDataSource
+    from rl_core.data.order.media_source import MultimodalRLDataSource
+    from rl_core.data.order.prompt_dataset import PromptDataset
+    from rl_core.data.read.raw_dir import ensure_raw_dir
+    from rl_core.data.read.readers import read_rows
 
 __all__ = ["DefaultDataSource", "MultimodalRLDataSource", "PromptDataset", "ensure_raw_dir", "read_rows"]
 
 _HOMES = {
-    "DefaultDataSource": "rl_core.data.default_source",
-    "MultimodalRLDataSource": "rl_core.data.media_source",
-    "PromptDataset": "rl_core.data.prompt_dataset",
-    "ensure_raw_dir": "rl_core.data.raw_dir",
-    "read_rows": "rl_core.data.readers",
+    "DefaultDataSource": "rl_core.data.order.default_source",
+    "MultimodalRLDataSource": "rl_core.data.order.media_source",
+    "PromptDataset": "rl_core.data.order.prompt_dataset",
+    "ensure_raw_dir": "rl_core.data.read.raw_dir",
+    "read_rows": "rl_core.data.read.readers",
 }
 
 

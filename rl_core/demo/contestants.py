@@ -8,10 +8,10 @@ from enum import StrEnum
 from threading import Lock
 
 from rl_core.errors import ModelError, RecipeError
-from rl_core.home import Home
 from rl_core.models.locate import locate
-from rl_core.tracking.registry import newest
-from rl_core.trainers.evaluation import Candidate, evaluation_recipe, find_candidate
+from rl_core.runs.evaluation import Candidate, evaluation_recipe, find_candidate
+from rl_core.runtime.home import Home
+from rl_core.tracking.model_versions import newest
 from schemas.recipe import Domain, Recipe
 
 MAX_NEW_TOKENS = 512

@@ -15,8 +15,8 @@ from rl_core.demo.contestants import Answer, Question
 from rl_core.errors import ModelError, RecipeError
 from rl_core.models.diffusion.bundle import DiffusionBundle
 from rl_core.models.diffusion.policy import DiffusionPolicy
-from rl_core.rollout.diffusion import DiffusionEngine
-from rl_core.train.wire import WeightVersion
+from rl_core.rollout.diffusion.engine import DiffusionEngine
+from rl_core.train.weights.buckets import WeightVersion
 from schemas.recipe import Recipe
 
 

@@ -7,10 +7,10 @@ import torch
 from rl_core.demo.contestants import Answer, Question
 from rl_core.errors import DataError
 from rl_core.models.bundle import TextBundle
-from rl_core.models.row_length import longest_row_of
-from rl_core.models.stop_ids import configured_stop_ids
-from rl_core.rollout.chat import ChatFormat
-from rl_core.rollout.decode import Request, Sampling, decode
+from rl_core.models.chat.stop_ids import configured_stop_ids
+from rl_core.models.checks.row_length import longest_row_of
+from rl_core.models.decoding.decode import Request, Sampling, decode
+from rl_core.rollout.chat.text import ChatFormat
 from schemas.policy import ModelConfig
 
 

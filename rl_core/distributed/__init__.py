@@ -1,16 +1,18 @@
-"""Placing work on devices: the only importer of ray. See README.md beside this file."""
+"""Placing work on devices: the only importer of ray. See README.md beside this file.
 
-from rl_core.quick_imports import quick_imports
+Names are resolved on first use: a command that only needs a cluster (`rl_core.distributed.cluster`) imports no torch.
+"""
 
-# Workers begin here: torch and tensordict come with these.
-with quick_imports():
-    from rl_core.cluster import ray_cluster
-    from rl_core.dispatch import Broadcast, Collect, Dispatch, Execute, distributed
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rl_core.distributed.blocks import Block, placement, remote
+    from rl_core.distributed.cluster import ray_cluster
     from rl_core.distributed.device_pool import DevicePool
-    from rl_core.distributed.placement import Block, placement, remote
+    from rl_core.distributed.handles import PendingCall, Remote
     from rl_core.distributed.refs import DataProtoRef
-    from rl_core.distributed.remote import PendingCall, Remote
-    from rl_core.rank_info import RankInfo, TrainTopology
+    from rl_core.ranks.dispatch import Broadcast, Collect, Dispatch, Execute, distributed
+    from rl_core.ranks.rank_info import RankInfo, TrainTopology
 
 __all__ = [
     "Block",
@@ -29,3 +31,21 @@ __all__ = [
     "ray_cluster",
     "remote",
 ]
+
+_HOMES = {
+    **dict.fromkeys(("Block", "placement", "remote"), "rl_core.distributed.blocks"),
+    "ray_cluster": "rl_core.distributed.cluster",
+    "DevicePool": "rl_core.distributed.device_pool",
+    **dict.fromkeys(("PendingCall", "Remote"), "rl_core.distributed.handles"),
+    "DataProtoRef": "rl_core.distributed.refs",
+    **dict.fromkeys(("Broadcast", "Collect", "Dispatch", "Execute", "distributed"), "rl_core.ranks.dispatch"),
+    **dict.fromkeys(("RankInfo", "TrainTopology"), "rl_core.ranks.rank_info"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES[name]), name)

@@ -9,7 +9,7 @@ from rl_core.algorithms.metrics import Metric, merge, merge_all
 from rl_core.data_proto import DataProtoError
 from rl_core.data_proto.compare import same
 from rl_core.data_proto.merge import META_TOLERANCE
-from rl_core.dispatch import NUM_PADDING_ROWS, CallSpec, Collect
+from rl_core.ranks.dispatch import NUM_PADDING_ROWS, CallSpec, Collect
 
 METRICS = "metrics"
 """Key of `meta_info` under which a DataProto carries Metrics by name; joined answers have them reduced."""

@@ -18,9 +18,9 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from rl_core.data_proto import DataProto, DataProtoError
-from rl_core.dispatch import fill_up, shard_rows
 from rl_core.distributed.collect import join_meta, real_rows
 from rl_core.errors import WorkerDied
+from rl_core.ranks.dispatch import fill_up, shard_rows
 
 NARROW_BYTES = 64
 """A tensor column of at most so many bytes a row travels with the description."""
@@ -177,7 +177,7 @@ class DataProtoRef:
         return self.shard(1, 0, keys).fetch(with_padding_count=False)
 
     def shard(self, num_parts: int, part: int, keys: Sequence[str] | None = None) -> ShardRef:
-        """One of `num_parts` shards of equal size, by reference; filled up like `rl_core.dispatch.shard_of`."""
+        """One of `num_parts` shards of equal size, by reference; filled up like `rl_core.ranks.dispatch.shard_of`."""
         if not len(self):
             raise DataProtoError(f"an empty batch cannot be cut for {num_parts} ranks; its columns have no rows")
         wanted = self.keys if keys is None else set(keys)

@@ -19,19 +19,19 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from rl_core.distributed.outside import PROJECT, Outside
+from rl_core.distributed.isolated_actor import PROJECT, Outside
 from rl_core.errors import RecipeError
 from rl_core.models.bundle import ModelBundle, TextBundle
-from rl_core.models.stored_weights import renamed_in_checkpoints
-from rl_core.rank_info import RankInfo
-from rl_core.rollout.decode import Reply, Request, Sampling, StopReason
+from rl_core.models.decoding.decode import Reply, Request, Sampling, StopReason
+from rl_core.models.export.checksums import Checksum
+from rl_core.models.export.stored_weights import renamed_in_checkpoints
+from rl_core.ranks.rank_info import RankInfo
 from rl_core.rollout.dedicated import Receiver, Replica
 from rl_core.rollout.engine import RolloutEngine
-from rl_core.rollout.episodes import Generate
-from rl_core.rollout.shared_weights import SharedWeights
-from rl_core.rollout.vllm_server import Drawn, Prompt, ServerOptions, VllmServer
-from rl_core.train.checksums import Checksum
-from rl_core.train.wire import WeightVersion
+from rl_core.rollout.episodes.loop import Generate
+from rl_core.rollout.vllm_process.server import Drawn, Prompt, ServerOptions, VllmServer
+from rl_core.rollout.vllm_process.shared_weights import SharedWeights
+from rl_core.train.weights.buckets import WeightVersion
 from schemas.recipe import DType, LoraConfig
 from schemas.rollout import RolloutConfig, SyncMode, VllmConfig
 

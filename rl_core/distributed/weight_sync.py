@@ -22,17 +22,17 @@ import torch.distributed as dist
 from torch import Tensor
 
 from rl_core.data_proto import DataProto
-from rl_core.dispatch import Collect, distributed
-from rl_core.distributed.remote import PendingCall, Remote
+from rl_core.distributed.handles import PendingCall, Remote
 from rl_core.errors import WeightMismatch
-from rl_core.models.comparison import difference
-from rl_core.rank_info import RankInfo
+from rl_core.models.checks.comparison import difference
+from rl_core.models.export.checksums import Checksum, checksum
+from rl_core.ranks.dispatch import Collect, distributed
+from rl_core.ranks.rank_info import RankInfo
 from rl_core.rollout.dedicated import WIRE
-from rl_core.train.checksums import Checksum, checksum
 from rl_core.train.fsdp import FSDPBackend
-from rl_core.train.sharding import DTYPES
-from rl_core.train.wire import Bucket, Named, WeightVersion, kept_weights, pack, sent_weights
-from rl_core.train.wire_group import WireHost
+from rl_core.train.sharding.fsdp_wrap import DTYPES
+from rl_core.train.weights.buckets import Bucket, Named, WeightVersion, kept_weights, pack, sent_weights
+from rl_core.train.weights.process_group import WireHost
 from schemas.rollout import SyncConfig, SyncTransport
 
 BUCKETS_UNDER_WAY = 2

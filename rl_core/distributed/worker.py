@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from rl_core.allocator import keep_freed_memory
 from rl_core.distributed.failures import Failure, failure_of
 from rl_core.distributed.output import label_output
 from rl_core.distributed.refs import ShardRef, Stored, store
 from rl_core.distributed.status import StatusServer
-from rl_core.own_packages import search_users_folders_last
-from rl_core.rank_info import RankInfo
-from rl_core.wide_products import widen_products
+from rl_core.kernels.allocator import keep_freed_memory
+from rl_core.kernels.float32_matmul import widen_products
+from rl_core.ranks.rank_info import RankInfo
+from rl_core.runtime.own_packages import search_users_folders_last
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,7 +62,7 @@ class DeviceWorker:
         """Where this worker is, with a port that is free for the process group."""
         import psutil
 
-        from rl_core.running import start_time
+        from rl_core.runtime.process_record import start_time
 
         with socket.socket() as probe:
             probe.bind(("", 0))

@@ -15,7 +15,7 @@ from rl_core.distributed.output import forward
 from rl_core.distributed.status import Status, ask
 from rl_core.distributed.worker import START_TIMEOUT_S, Address, DeviceWorker
 from rl_core.errors import WorkerDied
-from rl_core.rank_info import RankInfo, TrainTopology
+from rl_core.ranks.rank_info import RankInfo, TrainTopology
 
 GRACE_S = 5.0
 """After one rank's collective broke off, so long are the others waited for, to learn which of them is the cause."""
@@ -213,7 +213,7 @@ class _Watch:
 
 def _kill_here(address: Address) -> None:
     """SIGKILL a worker of this machine: a stopped process does not hear Ray's request to end."""
-    from rl_core.running import find_process
+    from rl_core.runtime.process_record import find_process
 
     if address.hostname != socket.gethostname():
         return

@@ -9,7 +9,7 @@ from rl_core.doctor.machine import examine_machine
 from rl_core.doctor.network import examine_network
 from rl_core.doctor.packages import examine_packages
 from rl_core.doctor.sandbox import examine_sandbox
-from rl_core.home import Home
+from rl_core.runtime.home import Home
 from rl_core.services.catalogue import REPOSITORY
 
 

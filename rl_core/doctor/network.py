@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from urllib.request import getproxies, proxy_bypass
 
 from rl_core.doctor.finding import Finding, good, problem
-from rl_core.home import Home
+from rl_core.runtime.home import Home
 from rl_core.services import catalogue
+from rl_core.services.all_services import Stack, Status
 from rl_core.services.exposure import LOCALHOST
 from rl_core.services.service import State
-from rl_core.services.stack import Stack, Status
 
 AREA = "services"
 

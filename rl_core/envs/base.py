@@ -11,7 +11,7 @@ from pydantic import Field, ValidationError
 
 from rl_core.envs.tools.core import ToolGroup
 from rl_core.errors import EnvError
-from rl_core.registry import PluginConfig, describe_validation_error
+from rl_core.runtime.registry import PluginConfig, describe_validation_error
 from schemas.ground_truth import ground_truth_kind
 
 Message: TypeAlias = dict[str, Any]

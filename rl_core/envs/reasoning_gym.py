@@ -20,7 +20,7 @@ from rl_core.envs.registration import environments
 from rl_core.envs.tools.answers import AnswerPlace, read_answer
 from rl_core.envs.tools.expressions import is_harmless_literal, is_plain_arithmetic
 from rl_core.errors import EnvError
-from rl_core.registry import nearest
+from rl_core.runtime.registry import nearest
 
 if TYPE_CHECKING:
     from reasoning_gym.dataset import ProceduralDataset

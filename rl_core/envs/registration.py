@@ -10,7 +10,7 @@ from typing import Any
 
 from rl_core.envs.base import BaseTextEnv
 from rl_core.errors import EnvError, RecipeError
-from rl_core.registry import PluginConfig, Registry, import_target, nearest
+from rl_core.runtime.registry import PluginConfig, Registry, import_target, nearest
 
 environments: Registry[BaseTextEnv] = Registry("environment", "rl_core.envs")
 """The built-in environments: decorate a class in this folder with `@environments.register("<id>")`."""

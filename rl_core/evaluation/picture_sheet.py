@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rl_core.data.row_images import open_image
+from rl_core.data.read.row_images import open_image
 
 if TYPE_CHECKING:
     from PIL.Image import Image

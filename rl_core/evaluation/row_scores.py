@@ -8,7 +8,7 @@ from typing import Any
 
 from rl_core.errors import RecipeError
 from rl_core.evaluation.runner import FULL_REWARD
-from rl_core.registry import nearest
+from rl_core.runtime.registry import nearest
 
 Row = Mapping[str, Any]
 

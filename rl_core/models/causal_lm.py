@@ -6,33 +6,38 @@ V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from rl_core.errors import ModelError
+from rl_core.kernels.float32_matmul import multiplied_as_bfloat16, product_in_float32
+from rl_core.kernels.packed_weights import Packed, packed_weights
 from rl_core.models import packing, shared_prompts
 from rl_core.models.backbone import backbone_of, taken_by
+from rl_core.models.checks.probe import Path, Paths, settle
 from rl_core.models.chunked_log_probs import is_plain_head, linear_log_probs
 from rl_core.models.exact import is_exact, make_exact, weights_at_hand
 from rl_core.models.head import own_logits, projection_scale
 from rl_core.models.media import PromptMedia
-from rl_core.models.packed_weights import Packed, packed_weights
-from rl_core.models.probe import Path, Paths, settle
 from rl_core.models.value_head import ValueHead
-from rl_core.wide_products import multiplied_as_bfloat16, product_in_float32
 from schemas.recipe import ModelConfig
-
-if TYPE_CHECKING:
-    from rl_core.train.sequence_parallel import SequenceParallel
 
 CHUNK_TOKENS = 1024
 """Positions whose vocabulary row exists at once: bounds the memory of the log-softmax."""
+
+
+class SharedSequences(Protocol):
+    """Ranks that compute each sequence together: see `rl_core.train.sharding.sequence_parallel`."""
+
+    def scores(
+        self, model: Any, inputs: dict[str, Any], acts_BL: Tensor, targets_N: Tensor, score: Callable[..., Any]
+    ) -> tuple[Any, ...]: ...
 
 
 class CausalLMPolicy(nn.Module):
@@ -44,7 +49,7 @@ class CausalLMPolicy(nn.Module):
     """Rows of the embedding where the tokenizer has special tokens beyond them; None where it has none."""
     projection_scale: float | None
     """The model's logits are its projection's times this; None where they are something else: see `head`."""
-    sequence_parallel: SequenceParallel | None = None
+    sequence_parallel: SharedSequences | None = None
     """The ranks that compute each sequence together with this one."""
     _wide_head: Tensor | None = None
     paths: Paths | None = None

@@ -7,11 +7,11 @@ from typing import Any
 
 from rl_core.errors import ModelError
 from rl_core.models import causal_lm
-from rl_core.models.can_train import check_model
 from rl_core.models.causal_lm import CausalLMPolicy
+from rl_core.models.checks.can_train import check_model
+from rl_core.models.checks.probe import Paths, settle
+from rl_core.models.checks.shape import read_config
 from rl_core.models.media import PromptMedia
-from rl_core.models.probe import Paths, settle
-from rl_core.models.shape import read_config
 from rl_core.models.text_part import TextPartPolicy
 from rl_core.models.vlm import FAMILIES, FROZEN_BY_DEFAULT, VLMPolicy, family_of, media_of
 from schemas.policy import ModelPart

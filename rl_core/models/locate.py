@@ -4,10 +4,10 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from rl_core.data.fingerprint import fingerprint
+from rl_core.builtin import embedded
+from rl_core.data.prepare.fingerprint import fingerprint
 from rl_core.errors import ModelError
-from rl_core.models import embedded
-from rl_core.models.shape import read_config
+from rl_core.models.checks.shape import read_config
 
 PIPELINE_INDEX = "model_index.json"
 """What makes a folder a diffusers pipeline; its parts lie in folders of their own."""

@@ -16,10 +16,10 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from rl_core.errors import ModelError
-from rl_core.models import bfloat16_attention
+from rl_core.kernels import bfloat16_attention
+from rl_core.kernels.float32_matmul import multiplies_in_bfloat16
+from rl_core.kernels.ragged_rows import Rectangle, Rectangles
 from rl_core.models.layer_types import other_layers
-from rl_core.models.rectangles import Rectangle, Rectangles
-from rl_core.wide_products import multiplies_in_bfloat16
 
 ROW_BY_ROW = "sdpa_row_by_row"
 """Name under which transformers knows the attention of this file; without packed rows it is `sdpa`."""

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rl_core.models import rectangles
+from rl_core.kernels import ragged_rows
+from rl_core.kernels.ragged_rows import Rectangles, Row
 from rl_core.models.layer_types import other_layers
-from rl_core.models.rectangles import Rectangles, Row
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def lay_out(input_ids_BL: Tensor, used_BL: Tensor, position_ids_BL: Tensor, num_
     rows = []
     for tokens, start, leads in zip(tokens_B, prompt_lengths_B, leads_B.tolist(), strict=True):
         rows += [Row(tokens, start), *([Row(tokens[:start], 0)] if leads else [])]
-    placed = rectangles.lay_out([row for row in rows if row.num_queries], len(source_N))
+    placed = ragged_rows.lay_out([row for row in rows if row.num_queries], len(source_N))
     return SharedPass(source_N, token_BL, placed)
 
 

@@ -10,7 +10,7 @@ from markupsafe import Markup
 from rl_core.reporting.charts import Point, Series, line_chart
 from rl_core.reporting.run_record import ACCURACY, SECONDS, RunRecord
 from rl_core.tracking.plots import Curve, curve_of
-from rl_core.train.segments import DELTA_AT
+from rl_core.train.stacks.segments import DELTA_AT
 from schemas.receipts import EvalReceipt
 
 SHOWN_FIRST = ("response_length_mean", "truncated_share", "entropy", "approx_kl", "loss", "grad_norm")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rl_core.reporting.pages import render
 
 if TYPE_CHECKING:
-    from rl_core.data.changes import Check
+    from rl_core.data.store.changes import Check
     from rl_core.tracking.lineage import Lineage
 
 

@@ -9,16 +9,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rl_core.data.row_images import open_image
+from rl_core.data.read.row_images import open_image
 from rl_core.errors import DataError
 from rl_core.evaluation.bootstrap import Change, paired_bootstrap
 from rl_core.evaluation.row_scores import paired_scores, row_scores
-from rl_core.home import Home
 from rl_core.reporting.curves import delta_by_place, first_curves, further_curves, learning_curve
 from rl_core.reporting.pages import render
 from rl_core.reporting.run_record import RunRecord, embedded_pictures
+from rl_core.runs.learning import what_taught_nothing
+from rl_core.runtime.home import Home
 from rl_core.tracking.lineage import RunLineage, trace, trace_run, validation_of
-from rl_core.trainers.learning import what_taught_nothing
 
 NUM_SAMPLES = 16
 PICTURE_SIDE = 512

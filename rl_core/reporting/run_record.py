@@ -11,12 +11,12 @@ import yaml
 
 from rl_core.errors import StorageError
 from rl_core.evaluation.runner import read_samples
-from rl_core.home import Home
-from rl_core.recipes import recorded_values
-from rl_core.registry import nearest
-from rl_core.tracking.registry import find_version
-from rl_core.trainers.run_folder import RunFolder
-from rl_core.trainers.run_plan import flatten
+from rl_core.runs.recipes import recorded_values
+from rl_core.runs.run_folder import RunFolder
+from rl_core.runs.run_plan import flatten
+from rl_core.runtime.home import Home
+from rl_core.runtime.registry import nearest
+from rl_core.tracking.model_versions import find_version
 from schemas.receipts import EvalReceipt, ModelReceipt
 from schemas.recipe import Recipe
 

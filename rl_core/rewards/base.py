@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
-from rl_core.registry import PluginConfig, Registry
+from rl_core.runtime.registry import PluginConfig, Registry
 from schemas.numbers import Seconds
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from rl_core.rewards.asking import Scored
 from rl_core.rewards.base import Sample
+from rl_core.rewards.protocol import AskedSample, ScoreRequest, answer_of, sample_of
 from rl_core.rewards.service import RewardService, Scores
-from rl_core.rewards.wire import AskedSample, ScoreRequest, answer_of, sample_of
 
 if TYPE_CHECKING:
     from fastapi import FastAPI

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rl_core.algorithms.metrics import Metric, MetricKind
-from rl_core.dispatch import Collect, Dispatch, distributed, num_real_rows
 from rl_core.errors import RewardError
+from rl_core.ranks.dispatch import Collect, Dispatch, distributed, num_real_rows
 from rl_core.rewards.asking import Asking, Scored
 from rl_core.rewards.base import Sample
 from rl_core.rewards.resolve import resolve_scorers
@@ -19,7 +19,7 @@ from schemas.rewards import RewardServiceConfig
 
 if TYPE_CHECKING:
     from rl_core.data_proto import DataProto
-    from rl_core.rank_info import RankInfo
+    from rl_core.ranks.rank_info import RankInfo
 
 SCORES, ERRORS = "scores", "score_errors"
 

@@ -14,20 +14,20 @@ import torch
 from torch import Tensor
 
 from rl_core.data_proto import DataProto
-from rl_core.dispatch import Execute, distributed
 from rl_core.errors import StaleEngine, WeightMismatch
+from rl_core.models.adapters.lora import inject_lora
+from rl_core.models.adapters.merging import prepare_for_merged
 from rl_core.models.bundle import ModelBundle, TextBundle
 from rl_core.models.diffusion.bundle import DiffusionBundle
-from rl_core.rank_info import RankInfo
-from rl_core.rollout.diffusion import DiffusionEngine
+from rl_core.models.export.checksums import NUM_NAMED, Checksum, check_same, checksum
+from rl_core.ranks.dispatch import Execute, distributed
+from rl_core.ranks.rank_info import RankInfo
+from rl_core.rollout.diffusion.engine import DiffusionEngine
 from rl_core.rollout.engine import RolloutEngine
-from rl_core.train import sharding
-from rl_core.train.checksums import NUM_NAMED, Checksum, check_same, checksum
-from rl_core.train.lora import inject_lora
-from rl_core.train.merging import prepare_for_merged
-from rl_core.train.meshes import Meshes
-from rl_core.train.wire import Bucket, Piece, WeightVersion, unpack
-from rl_core.train.wire_group import Meeting, WireGroup
+from rl_core.train.sharding import fsdp_wrap
+from rl_core.train.sharding.meshes import Meshes
+from rl_core.train.weights.buckets import Bucket, Piece, WeightVersion, unpack
+from rl_core.train.weights.process_group import Meeting, WireGroup
 from schemas.recipe import DType, LoraConfig, ModelConfig
 from schemas.rollout import SyncMode
 
@@ -48,7 +48,7 @@ class Replica:
             inject_lora(self.policy, lora, seed=0)
         elif lora is not None:
             prepare_for_merged(self.policy, lora)
-        sharding.cast_parameters(self.policy, dtype)
+        fsdp_wrap.cast_parameters(self.policy, dtype)
         self.policy.to(self.home).requires_grad_(False).eval()
         self.parameters = dict(self.policy.named_parameters())
         self.version: WeightVersion | None = None

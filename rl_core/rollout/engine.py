@@ -12,20 +12,20 @@ import torch
 
 from rl_core.algorithms.metrics import Metric, MetricKind
 from rl_core.data_proto import DataProto, pad_rows
-from rl_core.dispatch import Collect, Dispatch, Execute, distributed
 from rl_core.envs.turns import of_several_turns
 from rl_core.errors import StaleEngine
-from rl_core.models.row_length import CONTEXT_KEY, row_limit_of
-from rl_core.models.stop_ids import configured_stop_ids
-from rl_core.rank_info import RankInfo
-from rl_core.rollout.decode import Reply, Request, Sampling, decode, positions_of
-from rl_core.rollout.episode import Episode
-from rl_core.rollout.episodes import Generate, run_episodes
-from rl_core.rollout.several_turns import check_several_turns
-from rl_core.rollout.siblings import collect_parts, part_of, play_together
-from rl_core.rollout.vision_chat import chat_format
-from rl_core.train.meshes import Meshes
-from rl_core.train.wire import WeightVersion
+from rl_core.models.chat.stop_ids import configured_stop_ids
+from rl_core.models.checks.row_length import CONTEXT_KEY, row_limit_of
+from rl_core.models.decoding.decode import Reply, Request, Sampling, decode, positions_of
+from rl_core.ranks.dispatch import Collect, Dispatch, Execute, distributed
+from rl_core.ranks.rank_info import RankInfo
+from rl_core.rollout.chat.vision import chat_format
+from rl_core.rollout.episodes.episode import Episode
+from rl_core.rollout.episodes.loop import Generate, run_episodes
+from rl_core.rollout.episodes.replica_ranks import collect_parts, part_of, play_together
+from rl_core.rollout.episodes.several_turns import check_several_turns
+from rl_core.train.sharding.meshes import Meshes
+from rl_core.train.weights.buckets import WeightVersion
 from schemas.rollout import RolloutConfig
 
 

@@ -13,15 +13,15 @@ import torch
 from torch import Tensor
 
 from rl_core.data_proto import DataProto, pad_rows
-from rl_core.dispatch import Collect, Dispatch, Execute, distributed
 from rl_core.errors import RLTrainError
-from rl_core.models.row_length import PAIR_KEY, row_limit_of
-from rl_core.rollout.decode import positions_of
-from rl_core.rollout.pair_tokens import Idle, PairEncoder, PairTokens
-from rl_core.rollout.vision_chat import chat_format
+from rl_core.models.checks.row_length import PAIR_KEY, row_limit_of
+from rl_core.models.decoding.decode import positions_of
+from rl_core.models.modes import evaluation_mode
+from rl_core.ranks.dispatch import Collect, Dispatch, Execute, distributed
+from rl_core.rollout.chat.pair_tokens import Idle, PairEncoder, PairTokens
+from rl_core.rollout.chat.vision import chat_format
 from rl_core.train import micro_batches
 from rl_core.train.fsdp import FSDPBackend
-from rl_core.train.modes import evaluation_mode
 from schemas.preference import PreferenceConfig
 
 SIDES = ("chosen", "rejected")

@@ -162,7 +162,7 @@ def _sde_step(
 def _prepare(
     x: Tensor, v: Tensor, sigma: float | Tensor, sigma_next: float | Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    from rl_core.algorithms.terms import at_least_float32
+    from rl_core.sde.precision import at_least_float32
 
     x, v = at_least_float32(x), at_least_float32(v)
     if x.shape != v.shape:

@@ -42,7 +42,7 @@ def dpm2_step(
     Args: previous: of the step before; None for the first.
     Raises: ValueError when a next sample is to be scored: the step is deterministic and has no log-probability.
     """
-    from rl_core.algorithms.terms import at_least_float32
+    from rl_core.sde.precision import at_least_float32
 
     x, v = at_least_float32(x), at_least_float32(v)
     clean = x - sigma * v

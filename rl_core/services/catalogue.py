@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 
 from rl_core.errors import ServiceError
-from rl_core.home import Home
+from rl_core.runtime.home import Home
 from rl_core.services.exposure import is_local
 from rl_core.services.service import Service
 

@@ -14,7 +14,7 @@ import psutil
 from pydantic import BaseModel, ConfigDict
 
 from rl_core.errors import ServiceError
-from rl_core.running import find_process, start_time, stop_tree
+from rl_core.runtime.process_record import find_process, start_time, stop_tree
 
 START_S = 300.0
 PATIENCE_S = 60.0

@@ -12,8 +12,8 @@ from typing import Any
 
 from mlflow.entities import Run
 
-from rl_core.data.prep.published import split_files
-from rl_core.data.publish import open_published
+from rl_core.data.stages.published import split_files
+from rl_core.data.store.publish import open_published
 from rl_core.errors import DataError
 from rl_core.tracking.database import one_at_a_time, tracking_client
 from rl_core.tracking.run import TrackingRun, ensure_experiment

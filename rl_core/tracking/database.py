@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rl_core.data.atomic import storage_error, sync_path
-from rl_core.data.lock import OutputLock
+from rl_core.data.store.atomic import storage_error, sync_path
+from rl_core.data.store.lock import OutputLock
 from rl_core.errors import StorageError
 
 if TYPE_CHECKING:

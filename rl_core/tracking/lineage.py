@@ -14,12 +14,12 @@ from typing import Any
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
-from rl_core.data.changes import Check, check_cache, check_sources, check_weights
+from rl_core.data.store.changes import Check, check_cache, check_sources, check_weights
 from rl_core.errors import StorageError
 from rl_core.tracking.database import tracking_client
-from rl_core.tracking.openings import Opening, read_openings
-from rl_core.tracking.registry import Promotion, find_version, promotions
+from rl_core.tracking.model_versions import Promotion, find_version, promotions
 from rl_core.tracking.run import run_page
+from rl_core.tracking.run_attempts import Opening, read_openings
 from schemas.receipts import CacheReceipt, SourceFile, ValidationReport
 
 RECIPE_ARTIFACT = "recipe.yaml"
@@ -64,7 +64,7 @@ class Lineage(RunLineage):
     registered_at: str
     model_dir: str
     weights_digest: str
-    """As `rl_core.data.weights` computes it; empty for versions that recorded none."""
+    """As `rl_core.data.store.weights` computes it; empty for versions that recorded none."""
     checkpoint: str
     metrics: dict[str, float]
     promotions: list[Promotion]

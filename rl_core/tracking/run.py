@@ -26,7 +26,7 @@ from mlflow.exceptions import MlflowException
 
 from rl_core.errors import StorageError
 from rl_core.tracking.database import tracking_client
-from rl_core.tracking.outbox import Outbox, file_entry, metrics_entry, send, table_entry, tags_entry
+from rl_core.tracking.pending_log import Outbox, file_entry, metrics_entry, send, table_entry, tags_entry
 
 MAX_KEY_LENGTH = 250
 MAX_PARAM_LENGTH = 6000

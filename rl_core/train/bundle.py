@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from rl_core.models.comparison import Live
+from rl_core.models.checks.comparison import Live
 from schemas.recipe import LoraConfig
 
 

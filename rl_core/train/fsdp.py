@@ -14,29 +14,30 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from rl_core.dispatch import Execute, distributed
 from rl_core.errors import RLTrainError
+from rl_core.models.adapters.lora import AVERAGED, adapter_in_use, inject_lora, is_averaged, trained_name
 from rl_core.models.causal_lm import blocks
-from rl_core.models.comparison import Live, explained
-from rl_core.models.probe import Path as Way
-from rl_core.models.probe import Paths
+from rl_core.models.checks.comparison import Live, explained
+from rl_core.models.checks.probe import Path as Way
+from rl_core.models.checks.probe import Paths
+from rl_core.models.modes import evaluation_mode
 from rl_core.models.value_head import train_value_head
-from rl_core.peak_memory import peak_bytes
-from rl_core.rank_info import RankInfo
-from rl_core.train import alone, checkpoint, sharding
-from rl_core.train.asking import asking
+from rl_core.ranks.dispatch import Execute, distributed
+from rl_core.ranks.rank_info import RankInfo
+from rl_core.runtime.peak_memory import peak_bytes
+from rl_core.train import checkpoint
 from rl_core.train.bundle import Bundle
-from rl_core.train.ema import EmaShadow, local_part
+from rl_core.train.checks.fixed_inputs import asking
+from rl_core.train.checks.same_policy import settle_wrapped
 from rl_core.train.gradients import clip_gradients
-from rl_core.train.lora import AVERAGED, adapter_in_use, inject_lora, is_averaged, trained_name
-from rl_core.train.meshes import Meshes
-from rl_core.train.modes import evaluation_mode
-from rl_core.train.offload import Parked
 from rl_core.train.optimizer import make_optimizer, make_scheduler
-from rl_core.train.same_policy import settle_wrapped
-from rl_core.train.sequence_parallel import SequenceParallel, check_sequence_parallel
-from rl_core.train.tensor_parallel import apply_tensor_parallel
-from rl_core.train.wire import WeightVersion
+from rl_core.train.sharding import fsdp_wrap, single_rank
+from rl_core.train.sharding.meshes import Meshes
+from rl_core.train.sharding.offload import Parked
+from rl_core.train.sharding.sequence_parallel import SequenceParallel, check_sequence_parallel
+from rl_core.train.sharding.tensor_parallel import apply_tensor_parallel
+from rl_core.train.weights.buckets import WeightVersion
+from rl_core.train.weights.ema import EmaShadow, local_part
 from schemas.recipe import (
     EmaFullConfig,
     EmaLoraConfig,
@@ -78,10 +79,10 @@ class FSDPBackend:
         self._shard(self.policy)
         self._alone = rank_info.world_size == 1 and not fsdp_cfg.cpu_offload
         if self._alone:
-            alone.add_gradients_in_place(self.policy, sharding.DTYPES[fsdp_cfg.reduce_dtype])
+            single_rank.add_gradients_in_place(self.policy, fsdp_wrap.DTYPES[fsdp_cfg.reduce_dtype])
         self.reference = self._frozen_copy() if with_reference and lora_cfg is None else None
         self.trainable = {name: value for name, value in self.policy.named_parameters() if value.requires_grad}
-        self._unsharded = [value for value in sharding.unsharded_parameters(self.policy) if value.requires_grad]
+        self._unsharded = [value for value in fsdp_wrap.unsharded_parameters(self.policy) if value.requires_grad]
         self.ema = self._make_ema()
         settle_wrapped(self)
         for model in self.models:
@@ -102,7 +103,7 @@ class FSDPBackend:
             train_value_head(self.policy)
         if isinstance(self.ema_cfg, EmaFullConfig) and self.ema_cfg.mirror:
             self.mirror = copy.deepcopy(self.policy)
-        sharding.cast_to_stored(self.policy, blocks(self.policy), self.fsdp_cfg, keep=is_averaged)
+        fsdp_wrap.cast_to_stored(self.policy, blocks(self.policy), self.fsdp_cfg, keep=is_averaged)
         if self.fsdp_cfg.activation_checkpointing:
             self.policy.enable_activation_checkpointing()
 
@@ -112,12 +113,12 @@ class FSDPBackend:
         if self.rank_info.sp_size > 1:
             check_sequence_parallel(policy.language_model, self.rank_info.sp_size, self.rank_info.tp_size)
             policy.sequence_parallel = SequenceParallel(self.meshes.sp_group)
-        sharding.shard(policy, blocks(policy), self.fsdp_cfg, self.meshes.shard)
+        fsdp_wrap.shard(policy, blocks(policy), self.fsdp_cfg, self.meshes.shard)
 
     def _frozen_copy(self) -> Any:
         """The policy before training. It takes no steps, so it is stored in the format it computes in."""
         reference = self.bundle.load_policy().requires_grad_(False)
-        sharding.cast_parameters(reference, self.fsdp_cfg.param_dtype)
+        fsdp_wrap.cast_parameters(reference, self.fsdp_cfg.param_dtype)
         self._shard(reference)
         return reference.eval()
 
@@ -188,7 +189,7 @@ class FSDPBackend:
             with self.gathered() as policy:
                 yield policy
         elif self.mirror is not None:
-            with sharding.gathered(self.mirror, self.fsdp_cfg, self.meshes.shard.size()) as policy:
+            with fsdp_wrap.gathered(self.mirror, self.fsdp_cfg, self.meshes.shard.size()) as policy:
                 yield policy
         else:
             with self.gathered() as policy, adapter_in_use(policy, AVERAGED):
@@ -202,7 +203,7 @@ class FSDPBackend:
         rows with the same random numbers, all others may decode different numbers of tokens.
         """
         self._check_onloaded("sampling")
-        with sharding.gathered(self.policy, self.fsdp_cfg, self.meshes.shard.size()) as policy:
+        with fsdp_wrap.gathered(self.policy, self.fsdp_cfg, self.meshes.shard.size()) as policy:
             yield policy
 
     @contextmanager
@@ -214,9 +215,9 @@ class FSDPBackend:
             stack.enter_context(evaluation_mode(self.policy))
             if self.reference is None:
                 # peft marks what is trained in passing, and on gathered copies the mark would be lost with them.
-                sharding.reshard(self.policy)
+                fsdp_wrap.reshard(self.policy)
                 stack.enter_context(model.disable_adapter())
-            stack.callback(sharding.reshard, self.policy if self.reference is None else self.reference)
+            stack.callback(fsdp_wrap.reshard, self.policy if self.reference is None else self.reference)
             yield self.policy if self.reference is None else self.reference
 
     @contextmanager
@@ -232,10 +233,10 @@ class FSDPBackend:
     def backward(self, loss: Tensor, *, last: bool) -> None:
         """Add the gradient of this rank's share of a step's loss. Args: last: no other share follows in this step."""
         if self.fsdp_cfg.defer_grad_sync:
-            for unit in sharding.units(self.policy):
+            for unit in fsdp_wrap.units(self.policy):
                 unit.set_requires_gradient_sync(last, recurse=False)
-        if self._alone and not sharding.reshards_after_forward(self.fsdp_cfg, 1):
-            alone.keep_gathered(self.policy, not last)
+        if self._alone and not fsdp_wrap.reshards_after_forward(self.fsdp_cfg, 1):
+            single_rank.keep_gathered(self.policy, not last)
         # FSDP averages gradients over ranks; the loss is already a share of the global one.
         (loss * self.meshes.shard.size()).backward()
 
@@ -296,7 +297,7 @@ class FSDPBackend:
     def _reshard(self) -> None:
         # Gathered copies may outlive a forward pass; after a write to the shards they would be stale.
         for model in self.models:
-            sharding.reshard(model)
+            fsdp_wrap.reshard(model)
 
     def save(self, folder: str) -> None:
         """Write model, optimiser, scheduler, average and this rank's random state into `folder`.
@@ -328,7 +329,7 @@ class FSDPBackend:
         """
         averaged = self.ema is not None and self.ema.config.evaluate
         with asking(self, averaged=averaged) as say:
-            live = Live(say(), sharding.DTYPES[self.fsdp_cfg.param_dtype])
+            live = Live(say(), fsdp_wrap.DTYPES[self.fsdp_cfg.param_dtype])
         state = self._require_ema().full() if averaged else self.full_state()
         if self.rank_info.rank == 0:
             self.bundle.export(state, self.lora_cfg, Path(folder), live)

@@ -15,19 +15,19 @@ from typing import Any
 import torch
 
 from rl_core.algorithms.metrics import to_floats
-from rl_core.data.curriculum import CurriculumSource
-from rl_core.data.order import training_source
+from rl_core.data.order.curriculum import CurriculumSource
+from rl_core.data.order.source_of_recipe import training_source
 from rl_core.data_proto import DataProto
 from rl_core.distributed import Block, DataProtoRef, DevicePool, Remote
 from rl_core.errors import RewardError
-from rl_core.rollout.decode import StopReason
+from rl_core.models.decoding.decode import StopReason
 from rl_core.train.critic import critic_metrics
 from rl_core.trainers.drift import watch_delta
 from rl_core.trainers.env_metrics import environment_metrics
+from rl_core.trainers.length_penalty import add_greedy_rewards, shape_overlong
 from rl_core.trainers.measures import row_measures
 from rl_core.trainers.progress import ProgressEvent, announce
 from rl_core.trainers.refill import Refill
-from rl_core.trainers.shaping import add_greedy_rewards, shape_overlong
 from rl_core.trainers.tracks import sibling_groups
 from schemas.recipe import Recipe
 

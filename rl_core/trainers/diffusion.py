@@ -11,9 +11,9 @@ from rl_core.distributed import DataProtoRef, Remote, remote
 from rl_core.models.diffusion.bundle import DiffusionBundle
 from rl_core.rewards.resolve import resolve_scorers
 from rl_core.rollout.dedicated import DedicatedDiffusionEngine
-from rl_core.rollout.diffusion import DiffusionEngine
-from rl_core.train.diffusion_stack import StepStack
-from rl_core.train.nft_stack import NftStack
+from rl_core.rollout.diffusion.engine import DiffusionEngine
+from rl_core.train.stacks.diffusion_stack import StepStack
+from rl_core.train.stacks.nft_stack import NftStack
 from rl_core.trainers.base import Track
 from rl_core.trainers.one_track import OneTrackTrainer
 from rl_core.trainers.rewards import add_scores, score_column

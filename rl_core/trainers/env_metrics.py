@@ -10,7 +10,7 @@ from rl_core.data_proto import DataProto
 from rl_core.distributed import DataProtoRef
 from rl_core.envs.base import BaseTextEnv
 from rl_core.envs.registration import spec
-from rl_core.rollout.env_calls import EnvCall
+from rl_core.rollout.episodes.env_calls import EnvCall
 
 
 def environment_metrics(

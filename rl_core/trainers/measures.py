@@ -8,8 +8,8 @@ import torch
 
 from rl_core.data_proto import DataProto
 from rl_core.distributed import DataProtoRef
+from rl_core.trainers.length_penalty import GREEDY
 from rl_core.trainers.rewards import earned_parts
-from rl_core.trainers.shaping import GREEDY
 
 MEASURED = {
     "values": "values_BT",

@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 from rl_core.algorithms.base import StageAlgorithm
 from rl_core.data_proto import DataProto
 from rl_core.distributed import DataProtoRef, Remote, placement, remote
-from rl_core.distributed.remote import PendingCall
+from rl_core.distributed.handles import PendingCall
 from rl_core.distributed.weight_sync import WeightSync
-from rl_core.rank_info import TrainTopology
+from rl_core.ranks.rank_info import TrainTopology
 from rl_core.rewards.service import RewardService
-from rl_core.train.wire import WeightVersion
+from rl_core.train.weights.buckets import WeightVersion
 from rl_core.trainers.base import Trainer, prompt_batch
 from schemas.rollout import EngineKind, SyncConfig
 

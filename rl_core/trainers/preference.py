@@ -7,16 +7,16 @@ from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 from rl_core.algorithms.preference import Preference
-from rl_core.data.pair_rows import PairRows
-from rl_core.data.reference_store import Answers, ReferenceStore, open_store
+from rl_core.data.order.pair_rows import PairRows
+from rl_core.data.store.reference_log_probs import Answers, ReferenceStore, open_store
 from rl_core.data_proto import DataProto
 from rl_core.distributed import DataProtoRef, placement, remote
 from rl_core.errors import RecipeError
-from rl_core.home import Home
 from rl_core.models.bundle import ModelBundle
 from rl_core.models.locate import model_identity
-from rl_core.rank_info import TrainTopology
+from rl_core.ranks.rank_info import TrainTopology
 from rl_core.rollout.pairs import SCORES, SIDES, PairEngine
+from rl_core.runtime.home import Home
 from rl_core.trainers.base import prompt_batch
 from rl_core.trainers.text import TextTrainer
 from schemas.placement import ROWS_OF_A_PASS

@@ -13,18 +13,17 @@ from typing import Any
 from rl_core.data_proto import DataProto
 from rl_core.distributed import DataProtoRef, Remote, placement
 from rl_core.errors import RecipeError, RewardError
-from rl_core.home import Home
 from rl_core.models.locate import locate
-from rl_core.rollout.rewriting import drawing, drawn_prompt, question
+from rl_core.rollout.diffusion.rewriting import drawing, drawn_prompt, question
+from rl_core.runtime.home import Home
 from rl_core.trainers.base import Trainer, prompt_batch
 from rl_core.trainers.diffusion import DiffusionTrainer
+from rl_core.trainers.length_penalty import at_last_action
 from rl_core.trainers.rewards import score_column
-from rl_core.trainers.run_plan import IMAGES_FOLDER
-from rl_core.trainers.shaping import at_last_action
 from rl_core.trainers.text import TextTrainer
 from rl_core.trainers.tracks import CHILDLESS, ID, PARENT, lineage, propagate
 from schemas.recipe import Recipe
-from schemas.tracks import TracksConfig
+from schemas.tracks import IMAGES_FOLDER, TracksConfig
 
 IMAGES, TEXT = "images", "text"
 ORIGINAL = "original_"

@@ -11,9 +11,9 @@ from rl_core.algorithms.metrics import to_floats
 from rl_core.data_proto import DataProto
 from rl_core.distributed import DataProtoRef, Remote
 from rl_core.errors import RewardError
+from rl_core.models.decoding.decode import StopReason
 from rl_core.rewards.combine import Earned, combine, score_metrics
 from rl_core.rewards.service import ERRORS, SCORES
-from rl_core.rollout.decode import StopReason
 from schemas.rewards import FailurePolicy, RewardServiceConfig, Truncation
 
 PART = "reward/"

@@ -15,7 +15,7 @@ from rl_core.rollout.dedicated import DedicatedTextEngine
 from rl_core.rollout.engine import RolloutEngine
 from rl_core.train.critic import CriticBundle, CriticStack
 from rl_core.train.fsdp import FSDPBackend
-from rl_core.train.stack import TrainStack
+from rl_core.train.stacks.token_stack import TrainStack
 from rl_core.trainers.base import Critic, Track
 from rl_core.trainers.drift import delta_limit
 from rl_core.trainers.one_track import OneTrackTrainer

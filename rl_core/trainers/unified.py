@@ -15,9 +15,9 @@ from rl_core.distributed import DataProtoRef, Remote, placement, remote
 from rl_core.errors import RecipeError
 from rl_core.models.diffusion.levels import size_of
 from rl_core.models.unified.bundle import UnifiedBundle
-from rl_core.rollout.plans import PlanPainter, PlanWriter, contexts, planned_drawing
-from rl_core.rollout.rewriting import question
-from rl_core.train.unified_stack import StageWeight, UnifiedStack
+from rl_core.rollout.diffusion.rewriting import question
+from rl_core.rollout.diffusion.unified_plans import PlanPainter, PlanWriter, contexts, planned_drawing
+from rl_core.train.stacks.unified_stack import StageWeight, UnifiedStack
 from rl_core.trainers.base import prompt_batch
 from rl_core.trainers.prompt_enhancer import IMAGES, TEXT, PromptEnhancerTrainer, as_asked
 from rl_core.trainers.rewards import score_column

@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from rl_core.data import PromptDataset, read_rows
-from rl_core.data.checking import CheckSettings
-from rl_core.data.validate import check_files
+from rl_core.data.check.files import check_files
+from rl_core.data.check.parts import CheckSettings
 from rl_core.errors import DataError
 from schemas.receipts import ValidationReport
 
@@ -224,7 +224,7 @@ def test_broken_list_is_refused_by_line(text: str, tmp_path: Path, check: Check)
 
 
 def test_long_list_is_streamed_and_numbered(tmp_path: Path, good_row, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rl_core.data import json_stream
+    from rl_core.data.read import json_stream
 
     monkeypatch.setattr(json_stream, "CHUNK", 7)
     rows = [good_row(f'{i} é \U0001f600 \\ " [') for i in range(50)] + ["text", "123"]

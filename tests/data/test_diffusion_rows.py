@@ -10,20 +10,20 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from rl_core.data.digit_prompts import digit_prompts, draw_prompts, wordings
-from rl_core.data.made_prompts import DigitsSpec, LetteringSpec, materialise_prompts, planned_prompts
-from rl_core.data.make_fixture import make_fixture
-from rl_core.data.media_files import planned_prompt_files, prompt_files
-from rl_core.data.prep.run import load_stage, prepare_stage
-from rl_core.data.prepare_media import MediaSettings, plan_media, prepare_media
-from rl_core.data.prepared import load_prepared
-from rl_core.data.readers import raw_values
-from rl_core.data.resolve import check_settings
-from rl_core.data.validate import check_files
+from rl_core.builtin.data.digit_prompts import digit_prompts, draw_prompts, wordings
+from rl_core.builtin.data.make_fixture import make_fixture
+from rl_core.builtin.data.prompt_files import DigitsSpec, LetteringSpec, materialise_prompts, planned_prompts
+from rl_core.data.check.files import check_files
+from rl_core.data.prepare.media_prompts import MediaSettings, plan_media, prepare_media
+from rl_core.data.read.media_prompt_files import planned_prompt_files, prompt_files
+from rl_core.data.read.readers import raw_values
+from rl_core.data.read.recipe_files import check_settings
+from rl_core.data.stages.run import load_stage, prepare_stage
+from rl_core.data.store.prompt_rows import load_prepared
 from rl_core.errors import DataError, RecipeError
-from rl_core.recipes import parse_recipe
 from rl_core.rewards.scorers.digit import named_digits
 from rl_core.rewards.scorers.ocr import quoted
+from rl_core.runs.recipes import parse_recipe
 from schemas.recipe import Recipe
 
 

@@ -7,10 +7,10 @@ import pytest
 import yaml
 from PIL import Image
 
-from rl_core.data.checking import CheckSettings
-from rl_core.data.validate import check_files
+from rl_core.data.check.files import check_files
+from rl_core.data.check.parts import CheckSettings
 from rl_core.envs import accepted_ground_truths
-from rl_core.recipes import parse_recipe
+from rl_core.runs.recipes import parse_recipe
 from schemas.contract import SchemaName
 
 PAGE = (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")

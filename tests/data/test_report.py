@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from rl_core.errors import DataError
-from rl_core.home import Home
+from rl_core.runtime.home import Home
 from tests.command import rl_train
 from tests.data.ten_kinds import COUNTS, GOOD, write_ten_kinds
 
@@ -69,7 +69,7 @@ def test_convert_on_the_command_line(tmp_path: Path) -> None:
 
 
 def recipe(train: Path, held_out: Path, **data: Any) -> dict[str, Any]:
-    from rl_core.recipes import parse_recipe
+    from rl_core.runs.recipes import parse_recipe
 
     values = {
         "name": "ten-kinds",

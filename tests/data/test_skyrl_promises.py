@@ -10,7 +10,7 @@ import pytest
 from datasets import Dataset
 
 from rl_core.data import PromptDataset, read_rows
-from rl_core.data.validate import validate_files
+from rl_core.data.check.files import validate_files
 from rl_core.errors import DataError
 from schemas.receipts import ValidationReport
 from tests.data.seed_skyrl import ALLOWED, EXAMPLES, GSM8K, LCB, SEARCH, TEXT2SQL

@@ -10,11 +10,11 @@ import pytest
 from PIL import Image
 
 from rl_core.data import DefaultDataSource, MultimodalRLDataSource
-from rl_core.data.checking import CheckSettings
-from rl_core.data.eval_source import EvaluationSource
-from rl_core.data.groups import expand_groups
-from rl_core.data.media_source import read_media_prompts
-from rl_core.data.validate import check_files
+from rl_core.data.check.files import check_files
+from rl_core.data.check.parts import CheckSettings
+from rl_core.data.order.eval_source import EvaluationSource
+from rl_core.data.order.groups import expand_groups
+from rl_core.data.order.media_source import read_media_prompts
 from rl_core.errors import DataError
 from schemas.contract import SchemaName
 from schemas.media_checks import MediaRef, load_image
@@ -216,7 +216,7 @@ def test_evaluation_reads_its_own_file_in_file_order_and_resumes(tmp_path: Path)
 
 
 def test_recipe_interpolates_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rl_core.recipes import load_recipe
+    from rl_core.runs.recipes import load_recipe
 
     monkeypatch.setenv("DATA_PATH", str(tmp_path / "prompts.json"))
     monkeypatch.delenv("EVAL_DATA_PATH", raising=False)

@@ -17,8 +17,8 @@ from rl_core.demo.contestants import Answer, Contestant, Demo, Question, Task, l
 from rl_core.demo.painter import Painter
 from rl_core.demo.speaker import Speaker
 from rl_core.errors import ModelError, RecipeError
-from rl_core.home import Home
-from rl_core.recipes import load_recipe
+from rl_core.runs.recipes import load_recipe
+from rl_core.runtime.home import Home
 from schemas.policy import ModelConfig
 
 

@@ -14,10 +14,10 @@ import torch.distributed as dist
 
 from rl_core.algorithms.metrics import Metric, MetricKind
 from rl_core.data_proto import DataProto
-from rl_core.dispatch import Collect, Dispatch, Execute, distributed, num_real_rows
 from rl_core.distributed.refs import fetched_bytes
 from rl_core.errors import DataError, RLTrainError
-from rl_core.rank_info import RankInfo
+from rl_core.ranks.dispatch import Collect, Dispatch, Execute, distributed, num_real_rows
+from rl_core.ranks.rank_info import RankInfo
 
 WIDTH = 1000
 """Numbers in a row of a wide column."""

@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rl_core.models.export.checksums import Checksum
 from rl_core.rollout.dedicated import DedicatedEngine
 from rl_core.rollout.engine import RolloutEngine
-from rl_core.train.checksums import Checksum
 from rl_core.train.fsdp import FSDPBackend
-from rl_core.train.wire import WeightVersion
+from rl_core.train.weights.buckets import WeightVersion
 
 NUM_ROWS, NUM_PROMPT, NUM_RESPONSE = 4, 5, 8
 

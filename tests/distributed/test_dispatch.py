@@ -6,7 +6,8 @@ import torch
 
 from rl_core.algorithms.metrics import Metric, MetricKind
 from rl_core.data_proto import DataProto, DataProtoError
-from rl_core.dispatch import (
+from rl_core.distributed.collect import collect, join_meta, real_rows
+from rl_core.ranks.dispatch import (
     NUM_PADDING_ROWS,
     Broadcast,
     CallSpec,
@@ -19,8 +20,7 @@ from rl_core.dispatch import (
     shard_of,
     spec_of,
 )
-from rl_core.distributed.collect import collect, join_meta, real_rows
-from rl_core.rank_info import TrainTopology
+from rl_core.ranks.rank_info import TrainTopology
 
 TWO_BY_TWO = TrainTopology(dp_size=2, tp_size=2)
 """Ranks 0 and 1 are the first replica, 2 and 3 the second."""
@@ -113,7 +113,7 @@ def test_filling_up_changes_nothing_of_the_callers():
 def test_a_jagged_mask_is_zeroed_too():
     rows = [torch.ones(2), torch.ones(3), torch.ones(1)]
     masks = torch.nested.as_nested_tensor(rows, layout=torch.jagged)
-    from rl_core.dispatch import _without_last
+    from rl_core.ranks.dispatch import _without_last
 
     assert [row.tolist() for row in _without_last(masks, 1).unbind()] == [[1, 1], [1, 1, 1], [0]]
 

@@ -16,7 +16,7 @@ import sys
 
 import ray
 
-from rl_core.cluster import early_cluster, ray_cluster
+from rl_core.distributed.cluster import early_cluster, ray_cluster
 
 
 class Names:

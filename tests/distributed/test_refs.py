@@ -61,7 +61,7 @@ def test_a_shard_may_take_only_some_columns(made: DataProtoRef):
 
 @pytest.mark.parametrize("num_parts", [1, 2, 3, 4, 5, 7])
 def test_shards_by_reference_equal_shards_of_the_batch(made: DataProtoRef, num_parts: int):
-    from rl_core.dispatch import shard_of
+    from rl_core.ranks.dispatch import shard_of
 
     made.union(DataProto.from_dict({"response_mask": torch.ones(6, 2)}, {"more": list("abcdef")}))
     whole = made.fetch()

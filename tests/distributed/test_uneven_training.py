@@ -11,7 +11,7 @@ from rl_core.distributed import DevicePool, placement, remote
 from rl_core.models.bundle import ModelBundle
 from rl_core.train.fsdp import FSDPBackend
 from rl_core.train.result import TrainStepResult
-from rl_core.train.stack import TrainStack
+from rl_core.train.stacks.token_stack import TrainStack
 from schemas.recipe import FSDPConfig, LrSchedulerConfig, ModelConfig, OptimizerConfig
 
 NUM_STEPS = 2

@@ -17,7 +17,7 @@ from rl_core.distributed.weight_sync import WeightSync
 from rl_core.errors import StaleEngine, WeightMismatch
 from rl_core.models.bundle import ModelBundle
 from rl_core.train.fsdp import FSDPBackend
-from rl_core.train.wire import WeightVersion
+from rl_core.train.weights.buckets import WeightVersion
 from schemas.recipe import EmaFullConfig, FSDPConfig, LoraConfig, LrSchedulerConfig, ModelConfig, OptimizerConfig
 from schemas.rollout import RolloutConfig, SyncConfig, SyncMode, SyncTransport
 from schemas.section import DType

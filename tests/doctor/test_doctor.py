@@ -13,10 +13,10 @@ import pytest
 from rl_core.doctor import machine, network, packages, sandbox
 from rl_core.doctor.finding import Level
 from rl_core.envs.tools.sandbox import Execution, Outcome
-from rl_core.home import Home
-from rl_core.running import start_time
+from rl_core.runtime.home import Home
+from rl_core.runtime.process_record import start_time
 from rl_core.services import service
-from rl_core.services.stack import Stack
+from rl_core.services.all_services import Stack
 
 ROOT = Path(__file__).parents[2]
 GIB = 2**30

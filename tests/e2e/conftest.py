@@ -16,8 +16,8 @@ import pytest
 import yaml
 from prefect.settings import PREFECT_API_URL
 
-from rl_core.home import Home
-from rl_core.trainers.session import close_sessions
+from rl_core.runs.session import close_sessions
+from rl_core.runtime.home import Home
 from schemas.receipts import ModelReceipt
 from tests.e2e.outcomes import assert_identical, held_out_scores, run_folder, trained_weights
 from tests.processes import command_line, still_running

@@ -13,11 +13,11 @@ from pathlib import Path
 import httpx
 import psutil
 
-from rl_core.home import Home
+from rl_core.runtime.home import Home
 from rl_core.services import catalogue
+from rl_core.services.all_services import Stack
 from rl_core.services.exposure import LOCALHOST
 from rl_core.services.ports import free_port
-from rl_core.services.stack import Stack
 from tests.e2e.conftest import REPOSITORY
 from tests.e2e.prefect_api import DEADLINE_S, PrefectApi, wait_until
 

@@ -9,8 +9,8 @@ import yaml
 from mlflow import MlflowClient
 
 from rl_core.evaluation.runner import read_samples
-from rl_core.home import Home
-from rl_core.trainers.evaluation import find_candidate
+from rl_core.runs.evaluation import find_candidate
+from rl_core.runtime.home import Home
 from schemas.receipts import EvalReceipt
 from tests.command import answer
 from tests.e2e.conftest import train_here, working_in

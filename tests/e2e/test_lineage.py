@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from rl_core.data.prepared import load_prepared
+from rl_core.data.store.prompt_rows import load_prepared
 from rl_core.tracking.lineage import trace
 from schemas.receipts import EvalReceipt, ModelReceipt
 from tests.command import rl_train

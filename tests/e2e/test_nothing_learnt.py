@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from rl_core.trainers.learning import FLAT, NOTHING
+from rl_core.runs.learning import FLAT, NOTHING
 from tests.e2e.conftest import Run
 from tests.e2e.outcomes import run_folder
 from tests.e2e.prefect_api import PrefectApi

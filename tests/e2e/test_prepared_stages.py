@@ -16,10 +16,10 @@ import pytest
 import yaml
 from mlflow import MlflowClient
 
-from rl_core.data.changes import Condition
-from rl_core.data.pair_rows import PairRows
-from rl_core.data.prepared import load_prepared
-from rl_core.data.publish import Sentinel, open_published
+from rl_core.data.order.pair_rows import PairRows
+from rl_core.data.store.changes import Condition
+from rl_core.data.store.prompt_rows import load_prepared
+from rl_core.data.store.publish import Sentinel, open_published
 from rl_core.tracking.lineage import Lineage, trace
 from tests.command import answer
 from tests.e2e.conftest import Run, assert_kills_change_nothing, train_here

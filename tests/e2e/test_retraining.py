@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rl_core.evaluation.runner import read_samples
-from rl_core.tracking.registry import promotions
+from rl_core.tracking.model_versions import promotions
 from schemas.receipts import GateReceipt
 from tests.command import answer
 from tests.e2e.conftest import train_here

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from prefect.settings import PREFECT_API_URL
 
-from rl_core.recipes import recipe_names
+from rl_core.runs.recipes import recipe_names
 from tests.e2e.conftest import train_here
 from tests.e2e.outcomes import run_folder
 from tests.e2e.prefect_api import PrefectApi

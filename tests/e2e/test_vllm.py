@@ -14,7 +14,12 @@ pytestmark = [
     pytest.mark.skipif(not INTERPRETER.is_file(), reason=MISSING),
 ]
 
-VLLM = ("rollout.engine=vllm", "rollout.vllm.kv_cache_gib=1", "placement.num_devices=2", "placement.rollout_devices=1")
+VLLM = (
+    "rollout.engine=vllm",
+    "rollout.vllm.kv_cache_gib=1",
+    "placement.num_devices=2",
+    "placement.rollout_devices=1",
+)
 # Both sides compute in bfloat16, where a logit near 16 is a multiple of 1/8; in float32 they agree (tests/rollout).
 MEAN_TOLERANCE, MAX_TOLERANCE = 0.1, 1.0
 

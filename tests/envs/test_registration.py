@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rl_core.data.resolve import validation_settings
+from rl_core.data.read.recipe_files import validation_settings
 from rl_core.envs import (
     BaseTextEnv,
     BaseTextEnvStepOutput,
@@ -19,7 +19,7 @@ from rl_core.envs import registration as registration_module
 from rl_core.envs.registration import portable_options
 from rl_core.envs.tools.shared import Shared
 from rl_core.errors import EnvError, RecipeError
-from rl_core.recipes import load_recipe, parse_recipe
+from rl_core.runs.recipes import load_recipe, parse_recipe
 from tests.envs.outside import Calculator
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from PIL import Image
 
-from rl_core.data.pictures import Scene, draw
-from rl_core.data.row_images import placed_images
+from rl_core.builtin.data.pictures import Scene, draw
+from rl_core.data.read.row_images import placed_images
 from rl_core.evaluation.picture_sheet import HEIGHT, WIDTH, picture_sheet
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from flows.display import Display
-from rl_core.recipes import load_recipe
+from rl_core.runs.recipes import load_recipe
 from schemas.receipts import EvalReceipt
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rl_core.data.make_fixture import make_fixture
-from rl_core.data.prep.run import stage_names
-from rl_core.home import Home
+from rl_core.builtin.data.make_fixture import make_fixture
+from rl_core.data.stages.run import stage_names
+from rl_core.runtime.home import Home
 from rl_core.tracking.artifacts import resolve
 from tests.command import REPOSITORY, rl_train
 from tests.e2e.prefect_api import PrefectApi

@@ -15,8 +15,8 @@ from prefect.settings import PREFECT_API_URL
 
 from flows.approval import ask_for_approval, question
 from flows.rl_train import rl_train, usual_retrain
-from rl_core.home import Home
-from rl_core.trainers.session import close_sessions
+from rl_core.runs.session import close_sessions
+from rl_core.runtime.home import Home
 from schemas.receipts import Approval, GateReceipt, ScoreChange, VersionReceipt
 from schemas.registration import RegistrationConfig, Retrain
 from tests.e2e.prefect_api import PrefectApi, wait_until
@@ -36,7 +36,7 @@ def home(tmp_path: Path, prefect_harness: None, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     for name, value in Home.default().environment().items():
         monkeypatch.setenv(name, value)  # the flow exports them, and they end with the test
-    monkeypatch.setattr("rl_core.trainers.retraining.source_revision", lambda: "this revision")
+    monkeypatch.setattr("rl_core.runs.retraining.source_revision", lambda: "this revision")
     yield Home.default()
     close_sessions()
 

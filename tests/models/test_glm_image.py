@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from rl_core.errors import ModelError
+from rl_core.models.decoding.decode import Reply, Request, Sampling, StopReason, decode, positions_of
 from rl_core.models.diffusion.base import Size
 from rl_core.models.unified.base import ROWS, unified_class, unified_classes
 from rl_core.models.unified.glm_image import GlmImage
 from rl_core.models.unified.glm_transformer import CODES, DROPPED
 from rl_core.models.unified.policy import UnifiedPolicy
-from rl_core.rollout.decode import Reply, Request, Sampling, StopReason, decode, positions_of
 from rl_core.sde import euler_step, sigmas
 from tests.models.tiny_families import made
 from tests.models.tiny_glm_image import END_ID, NUM_CODES, NUM_VISION, START_ID, glm_image

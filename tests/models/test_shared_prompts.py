@@ -9,9 +9,9 @@ from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralFo
 
 from rl_core.data_proto import DataProto
 from rl_core.errors import ModelError
-from rl_core.models import bfloat16_attention
+from rl_core.kernels import bfloat16_attention
 from rl_core.models.causal_lm import CausalLMPolicy
-from rl_core.rollout.decode import positions_of
+from rl_core.models.decoding.decode import positions_of
 from tests.policy_outcome import outcome
 
 SHAPE: dict[str, Any] = {

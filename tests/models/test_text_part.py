@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 import torch
 
-from rl_core.data.prompt_lengths import LengthCounter
+from rl_core.data.prepare.prompt_lengths import LengthCounter
 from rl_core.errors import DataError, ModelError
 from rl_core.models.bundle import ModelBundle, TextBundle
 from rl_core.models.causal_lm import CausalLMPolicy, blocks
-from rl_core.models.comparison import Live
-from rl_core.models.export import export_policy
+from rl_core.models.checks.comparison import Live
+from rl_core.models.decoding.decode import Request, Sampling, decode
+from rl_core.models.export.folder import export_policy
 from rl_core.models.family import load_policy
 from rl_core.models.locate import model_shape
 from rl_core.models.text_part import TextPartPolicy
-from rl_core.rollout.decode import Request, Sampling, decode
-from rl_core.rollout.vision_chat import chat_format, prompt_tokenizer
-from rl_core.train.memory import num_parameters
+from rl_core.rollout.chat.vision import chat_format, prompt_tokenizer
+from rl_core.train.sharding.memory import num_parameters
 from schemas.policy import ModelPart
 from schemas.recipe import ModelConfig
 from tests.models.tiny_seeing import MAKERS, save

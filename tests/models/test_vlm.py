@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from rl_core.data_proto import pad_rows
+from rl_core.models.adapters.lora import inject_lora
 from rl_core.models.causal_lm import blocks
+from rl_core.models.decoding.decode import Reply, Request, Sampling, decode, positions_of
 from rl_core.models.family import load_policy
 from rl_core.models.vlm import FAMILIES, VLMPolicy
-from rl_core.rollout.decode import Reply, Request, Sampling, decode, positions_of
-from rl_core.train.lora import inject_lora
 from schemas.policy import ModelPart
 from schemas.recipe import LoraConfig, ModelConfig
 from tests.models.conftest import EOS, KINDS, PAD, made, media, prompt

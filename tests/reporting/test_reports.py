@@ -12,12 +12,12 @@ import pytest
 from prefect.logging import disable_run_logger
 
 from rl_core.errors import StorageError
-from rl_core.home import Home
 from rl_core.reporting.compare import compare_page, compare_runs, differing_settings
 from rl_core.reporting.curves import first_curves, further_curves
 from rl_core.reporting.report import write_report
 from rl_core.reporting.run_record import RunRecord, find_run
-from rl_core.trainers.session import close_sessions
+from rl_core.runs.session import close_sessions
+from rl_core.runtime.home import Home
 from schemas.receipts import Approval
 from tasks import write_report as write_report_task
 from tasks.judge_model import judge_model
@@ -146,7 +146,7 @@ def test_a_run_that_is_not_done_has_a_report_too(home: Home, runs: list[MadeRun]
 
 
 def test_the_task_puts_the_report_into_mlflow(home: Home, runs: list[MadeRun]):
-    from rl_core.trainers.session import session_for
+    from rl_core.runs.session import session_for
 
     path = Path(write_report_task.write_report.fn(runs[0].plan))
     tracking = session_for(runs[0].plan).tracking

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import yaml
 
-from rl_core.recipes import parse_recipe
+from rl_core.models.decoding.decode import StopReason
 from rl_core.rewards import Sample, Scorer, Unscored, reward_scorers
-from rl_core.rollout.decode import StopReason
+from rl_core.runs.recipes import parse_recipe
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "rewards.md").read_text(encoding="utf-8")
 

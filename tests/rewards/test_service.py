@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from rl_core.data_proto import DataProto
-from rl_core.dispatch import NUM_PADDING_ROWS
 from rl_core.errors import RecipeError, RewardError
+from rl_core.ranks.dispatch import NUM_PADDING_ROWS
 from rl_core.rewards import Modality, Sample, Scorer, Unscored, resolve_scorers
 from rl_core.rewards.asking import Asking
 from rl_core.rewards.samples import as_image, prompt_text, samples_of

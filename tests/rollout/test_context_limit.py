@@ -13,8 +13,8 @@ from rl_core.data_proto import DataProto
 from rl_core.envs import BaseTextEnv, BaseTextEnvStepOutput, register
 from rl_core.envs import registration as registration_module
 from rl_core.errors import ModelError
-from rl_core.rank_info import RankInfo
-from rl_core.rollout.decode import StopReason
+from rl_core.models.decoding.decode import StopReason
+from rl_core.ranks.rank_info import RankInfo
 from rl_core.rollout.engine import RolloutEngine
 from rl_core.trainers.base import prompt_batch
 from schemas.rollout import RolloutConfig

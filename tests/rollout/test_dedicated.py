@@ -13,7 +13,7 @@ import torch
 from pydantic import ValidationError
 
 from rl_core.errors import StaleEngine, WorkerDied
-from rl_core.train.wire import WeightVersion
+from rl_core.train.weights.buckets import WeightVersion
 from rl_core.trainers.base import prompt_batch
 from rl_core.trainers.text import TextTrainer
 from schemas.recipe import Recipe

@@ -7,12 +7,12 @@ import sys
 
 import pytest
 import torch
-
-from rl_core.models.causal_lm import CausalLMPolicy
-from rl_core.rollout import graphed_steps, next_states
-from rl_core.rollout.decode import Reply, Request, Sampling, decode
 from tests.rollout.test_graphed_steps import assert_alike
 from tests.rollout.test_plain_decoder import PLAIN, policy_of
+
+from rl_core.models.causal_lm import CausalLMPolicy
+from rl_core.models.decoding import graphed_steps, next_states
+from rl_core.models.decoding.decode import Reply, Request, Sampling, decode
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")]
 
@@ -54,7 +54,7 @@ def test_replies_are_those_without_graphs(name: str, monkeypatch: pytest.MonkeyP
 
 def test_what_asks_the_gpu_for_a_number_is_refused_by_name():
     # A recording that failed leaves a process of no further use.
-    code = "import torch\nfrom rl_core.rollout.graphed_steps import recorded\n"
+    code = "import torch\nfrom rl_core.models.decoding.graphed_steps import recorded\n"
     code += "number = torch.ones(1, device='cuda')\nrecorded(lambda: print(number.item()))"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "cannot be recorded as a CUDA graph" in ended.stderr and "rollout.cuda_graphs=false" in ended.stderr

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from rl_core.data.prompt_lengths import LengthCounter
+from rl_core.data.prepare.prompt_lengths import LengthCounter
 from rl_core.envs import BaseTextEnv, BaseTextEnvStepOutput, register
 from rl_core.envs import registration as registration_module
 from rl_core.errors import DataError, ModelError, RecipeError
-from rl_core.models.tokenizer import encode_chat
-from rl_core.recipes import load_recipe
-from rl_core.rollout.chat import ChatFormat
-from rl_core.rollout.decode import Reply, StopReason
-from rl_core.rollout.episodes import run_episodes
+from rl_core.models.chat.tokenizer import encode_chat
+from rl_core.models.decoding.decode import Reply, StopReason
+from rl_core.rollout.chat.text import ChatFormat
+from rl_core.rollout.episodes.loop import run_episodes
+from rl_core.runs.recipes import load_recipe
 from tests.rollout.chat_templates import IM, SHAPES, character_tokenizer, chatml, tokenizer_of
 
 ASKED = [{"role": "user", "content": "2+2?"}]

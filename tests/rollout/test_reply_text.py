@@ -9,10 +9,10 @@ import pytest
 from rl_core.envs.search import SearchEnv
 from rl_core.errors import RecipeError
 from rl_core.models.bundle import ModelBundle
-from rl_core.rollout.chat import ChatFormat
-from rl_core.rollout.decode import Reply, StopReason
-from rl_core.rollout.episodes import run_episodes
-from rl_core.rollout.vision_chat import chat_format
+from rl_core.models.decoding.decode import Reply, StopReason
+from rl_core.rollout.chat.text import ChatFormat
+from rl_core.rollout.chat.vision import chat_format
+from rl_core.rollout.episodes.loop import run_episodes
 from schemas.recipe import ModelConfig
 from tests.rollout.chat_templates import SHAPES, character_tokenizer, chatml, tokenizer_of
 

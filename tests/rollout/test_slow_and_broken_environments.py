@@ -11,13 +11,13 @@ import pytest
 
 from rl_core.envs import BaseTextEnv, BaseTextEnvStepOutput, register
 from rl_core.envs import registration as registration_module
-from rl_core.models.tokenizer import load_tokenizer
-from rl_core.rollout import env_calls
-from rl_core.rollout.chat import ChatFormat
-from rl_core.rollout.decode import Reply, Request, StopReason
-from rl_core.rollout.env_calls import EnvCall
-from rl_core.rollout.episode import Episode
-from rl_core.rollout.episodes import run_episodes
+from rl_core.models.chat.tokenizer import load_tokenizer
+from rl_core.models.decoding.decode import Reply, Request, StopReason
+from rl_core.rollout.chat.text import ChatFormat
+from rl_core.rollout.episodes import env_calls
+from rl_core.rollout.episodes.env_calls import EnvCall
+from rl_core.rollout.episodes.episode import Episode
+from rl_core.rollout.episodes.loop import run_episodes
 from schemas.rollout import EpisodeConfig
 
 EOS = "<|im_end|>"

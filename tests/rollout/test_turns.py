@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from rl_core.data.chat_template import ChatTemplate, with_reply
+from rl_core.data.prepare.chat_template import ChatTemplate, with_reply
 from rl_core.envs import BaseTextEnv, BaseTextEnvStepOutput, register
 from rl_core.envs import registration as registration_module
 from rl_core.envs.turns import most_turns, of_several_turns
-from rl_core.models.turns import CannotContinue, derive_turns
-from rl_core.rollout.chat import ChatFormat
-from rl_core.rollout.decode import Reply, Request, StopReason
-from rl_core.rollout.episode import Episode
-from rl_core.rollout.episodes import run_episodes
-from rl_core.rollout.several_turns import check_several_turns
+from rl_core.models.chat.turns import CannotContinue, derive_turns
+from rl_core.models.decoding.decode import Reply, Request, StopReason
+from rl_core.rollout.chat.text import ChatFormat
+from rl_core.rollout.episodes.episode import Episode
+from rl_core.rollout.episodes.loop import run_episodes
+from rl_core.rollout.episodes.several_turns import check_several_turns
 from tests.rollout.chat_templates import IM, QWEN_3, SHAPES, Shape, character_tokenizer, chatml, tokenizer_of
 
 WORDS = ["one", "two", "3 + 4"]

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from rl_core.data.chat_template import with_reply
-from rl_core.rollout.chat import ChatFormat
+from rl_core.data.prepare.chat_template import with_reply
+from rl_core.rollout.chat.text import ChatFormat
 from tests.rollout.chat_templates import SHAPES, Shape
 
 CORPUS = [

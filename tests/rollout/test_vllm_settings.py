@@ -15,12 +15,12 @@ from packaging.requirements import Requirement
 from pydantic import ValidationError
 from safetensors import safe_open
 
-from rl_core.distributed.outside import PROJECT
+from rl_core.distributed.isolated_actor import PROJECT
 from rl_core.distributed.vllm_engine import environment, interpreter, server_options
 from rl_core.errors import RecipeError
-from rl_core.rank_info import RankInfo
-from rl_core.rollout.decode import Request, Sampling, StopReason
-from rl_core.rollout.shared_weights import SharedWeights
+from rl_core.models.decoding.decode import Request, Sampling, StopReason
+from rl_core.ranks.rank_info import RankInfo
+from rl_core.rollout.vllm_process.shared_weights import SharedWeights
 from schemas.recipe import Recipe
 from schemas.rollout import EngineKind, RolloutConfig, SyncMode, VllmConfig
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from rl_core.distributed.outside import PROJECT
+from rl_core.distributed.isolated_actor import PROJECT
 from rl_core.distributed.vllm_engine import VllmEngine
-from rl_core.rollout.decode import Reply, Request, Sampling, decode
-from rl_core.train.checksums import Checksum
-from rl_core.train.wire import WeightVersion
+from rl_core.models.decoding.decode import Reply, Request, Sampling, decode
+from rl_core.models.export.checksums import Checksum
+from rl_core.train.weights.buckets import WeightVersion
 from rl_core.trainers.text import TextTrainer
 from schemas.recipe import Recipe
 from schemas.rollout import EngineKind, VllmConfig

@@ -13,16 +13,16 @@ from flows.reference.settings import sections
 from rl_core.algorithms import algorithms
 from rl_core.algorithms.advantages import advantage_estimators
 from rl_core.algorithms.losses import policy_losses
-from rl_core.data.generate import GenerateSpec
-from rl_core.data.made_prompts import DigitsSpec, LetteringSpec, OdditiesSpec
-from rl_core.data.picture_rows import PicturesSpec
-from rl_core.data.prep import stages
-from rl_core.data.sources import SourceSpec
+from rl_core.builtin.data.picture_rows import PicturesSpec
+from rl_core.builtin.data.prompt_files import DigitsSpec, LetteringSpec, OdditiesSpec
+from rl_core.builtin.data.reasoning_problems import GenerateSpec
+from rl_core.data.read.sources import SourceSpec
+from rl_core.data.stages import stages
 from rl_core.envs.registration import config_class, registered, spec
 from rl_core.errors import RecipeError
-from rl_core.recipes import load_recipe, parse_recipe
-from rl_core.registry import PluginConfig
 from rl_core.rewards import reward_scorers
+from rl_core.runs.recipes import load_recipe, parse_recipe
+from rl_core.runtime.registry import PluginConfig
 from schemas.numbers import LARGEST, holds_numbers
 from schemas.preference import PairSource
 from schemas.recipe import Recipe

@@ -12,14 +12,14 @@ import pytest
 import yaml
 
 from rl_core.errors import DataError, ServiceError
-from rl_core.home import Home
-from rl_core.running import find_process, start_time, stop_tree
+from rl_core.runtime.home import Home
+from rl_core.runtime.process_record import find_process, start_time, stop_tree
 from rl_core.services import catalogue, service
+from rl_core.services.all_services import Stack
 from rl_core.services.announcing import announce
 from rl_core.services.catalogue import WORK_POOLS
 from rl_core.services.exposure import check_exposure, is_local
 from rl_core.services.service import Record, Service, State
-from rl_core.services.stack import Stack
 from tests.processes import still_running
 
 SLEEP = [sys.executable, "-c", "import time; print('begun', flush=True); time.sleep(60)"]

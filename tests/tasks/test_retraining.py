@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from prefect.logging import disable_run_logger
 
-from rl_core.home import Home
-from rl_core.tracking.registry import champion, promotions
-from rl_core.trainers import retraining
-from rl_core.trainers.champion import incumbent_of
-from rl_core.trainers.session import close_sessions, session_for
+from rl_core.runs import retraining
+from rl_core.runs.champion import incumbent_of
+from rl_core.runs.session import close_sessions, session_for
+from rl_core.runtime.home import Home
+from rl_core.tracking.model_versions import champion, promotions
 from schemas.receipts import Approval, ModelReceipt
 from schemas.registration import Retrain
 from tasks.judge_model import judge_model
@@ -163,7 +163,7 @@ def test_recorded_answers_count_only_when_they_were_scored_alike(recipe, home: H
         measured.append(present.tags["model_dir"])
         return []
 
-    monkeypatch.setattr("rl_core.trainers.champion._evaluated", evaluate_now)
+    monkeypatch.setattr("rl_core.runs.champion._evaluated", evaluate_now)
     alike = make_run(recipe(seed=1), WRONG, RIGHT)
     assert [row["reward"] for row in incumbent_of(alike.plan, alike.baseline, home).rows] == [1.0, 0.0, 0.0, 0.0]
     assert not measured

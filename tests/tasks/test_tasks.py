@@ -13,8 +13,8 @@ from prefect.states import Completed, exception_to_crashed_state, exception_to_f
 from prefect.utilities.asyncutils import run_coro_as_sync
 
 from rl_core.errors import DataError, UserError, WorkerDied
-from rl_core.home import Home
-from rl_core.recipes import dump_recipe, parse_recipe
+from rl_core.runs.recipes import dump_recipe, parse_recipe
+from rl_core.runtime.home import Home
 from schemas.receipts import CacheReceipt, RunPlan, ValidationReport
 from tasks.open_run import open_run
 from tasks.prepare_cache import prepare_cache

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from rl_core.data.make_fixture import make_fixture
-from rl_core.data.prep.run import load_stage, prepare_stage
+from rl_core.builtin.data.make_fixture import make_fixture
+from rl_core.data.stages.run import load_stage, prepare_stage
 from rl_core.errors import DataError
-from rl_core.home import Home
+from rl_core.runtime.home import Home
 from rl_core.tracking.artifacts import register_prepared, resolve, versions, with_artifacts
 from schemas.receipts import PrepReceipt
 

@@ -15,7 +15,7 @@ import pytest
 from rl_core.doctor import machine
 from rl_core.doctor.finding import Level
 from rl_core.errors import StorageError
-from rl_core.home import Home
+from rl_core.runtime.home import Home
 from rl_core.tracking.database import database_file, ensure_database, fault_of, tracking_client
 from rl_core.tracking.run import TrackingRun
 

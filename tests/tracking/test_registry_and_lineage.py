@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from rl_core.data.publish import Built, publish
-from rl_core.data.weights import weights_digest
+from rl_core.data.store.publish import Built, publish
+from rl_core.data.store.weights import weights_digest
 from rl_core.errors import StorageError
 from rl_core.reporting.lineage_page import LineageFormat, show_lineage
 from rl_core.tracking.lineage import trace
-from rl_core.tracking.openings import Opening, record_opening
-from rl_core.tracking.registry import champion, find_version, newest, promote, promotions, register_version
+from rl_core.tracking.model_versions import champion, find_version, newest, promote, promotions, register_version
+from rl_core.tracking.run_attempts import Opening, record_opening
 from schemas.receipts import CacheReceipt, SourceFile
 
 EVAL_DIGEST = "e" * 64

@@ -12,12 +12,12 @@ from rl_core.algorithms import algorithms
 from rl_core.data_proto import DataProto
 from rl_core.models.diffusion.bundle import DiffusionBundle
 from rl_core.models.diffusion.levels import noise_levels
-from rl_core.rank_info import RankInfo
-from rl_core.rollout.diffusion import DiffusionEngine
+from rl_core.ranks.rank_info import RankInfo
+from rl_core.rollout.diffusion.engine import DiffusionEngine
 from rl_core.sde import initial_noise
-from rl_core.train.diffusion_stack import DiffusionStack, StepStack
 from rl_core.train.fsdp import FSDPBackend
-from rl_core.train.nft_stack import NftStack
+from rl_core.train.stacks.diffusion_stack import DiffusionStack, StepStack
+from rl_core.train.stacks.nft_stack import NftStack
 from rl_core.trainers.base import add_advantages, prompt_batch
 from schemas.diffusion import DiffusionConfig
 from schemas.recipe import (

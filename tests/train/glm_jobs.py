@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rl_core.rank_info import RankInfo
-from rl_core.rollout.plans import PlanWriter, contexts, planned_drawing
-from rl_core.rollout.rewriting import question
+from rl_core.ranks.rank_info import RankInfo
+from rl_core.rollout.diffusion.rewriting import question
+from rl_core.rollout.diffusion.unified_plans import PlanWriter, contexts, planned_drawing
 from rl_core.trainers.base import prompt_batch
 from rl_core.trainers.tracks import ID, lineage
 from schemas.rollout import RolloutConfig

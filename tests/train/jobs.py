@@ -12,10 +12,10 @@ from torch import Tensor
 from rl_core.algorithms import algorithms
 from rl_core.data_proto import DataProto
 from rl_core.models.bundle import ModelBundle
-from rl_core.rank_info import RankInfo
+from rl_core.ranks.rank_info import RankInfo
 from rl_core.train.fsdp import FSDPBackend
 from rl_core.train.result import TrainStepResult
-from rl_core.train.stack import TrainStack
+from rl_core.train.stacks.token_stack import TrainStack
 from schemas.recipe import (
     EmaFullConfig,
     EmaLoraConfig,

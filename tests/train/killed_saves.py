@@ -22,10 +22,10 @@ import torch
 import torch.distributed as dist
 
 from rl_core.models.bundle import ModelBundle
-from rl_core.rank_info import RankInfo
+from rl_core.ranks.rank_info import RankInfo
+from rl_core.runs.run_folder import RunFolder
 from rl_core.train.fsdp import FSDPBackend
-from rl_core.train.stack import TrainStack
-from rl_core.trainers.run_folder import RunFolder
+from rl_core.train.stacks.token_stack import TrainStack
 from schemas.recipe import EmaFullConfig
 from tests.train.jobs import Setup, batch, make_backend, make_bundle, make_stack
 

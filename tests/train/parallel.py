@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rl_core.models.causal_lm import load_policy
-from rl_core.rank_info import RankInfo, TrainTopology
+from rl_core.ranks.rank_info import RankInfo, TrainTopology
 from rl_core.train.fsdp import FSDPBackend
 from rl_core.train.result import TrainStepResult
 from schemas.recipe import LoraConfig, ModelConfig

@@ -37,7 +37,7 @@ class Ranks:
 
     def _start(self) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["rl_core.preload"])
+        context.set_forkserver_preload(["rl_core.distributed.worker_imports"])
         self._num_jobs = 0
         self._pipes: list[Connection] = []
         self._processes = []
@@ -113,7 +113,7 @@ def run_job(rank: int, world_size: int, meeting: str, job: Callable[..., Any], a
     import torch
     import torch.distributed as dist
 
-    from rl_core.rank_info import RankInfo
+    from rl_core.ranks.rank_info import RankInfo
 
     torch.set_num_threads(1)
     dist.init_process_group(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rl_core.data_proto import DataProto
-from rl_core.rank_info import RankInfo
+from rl_core.ranks.rank_info import RankInfo
 from rl_core.train.critic import CriticBundle, CriticStack
 from rl_core.train.result import TrainStepResult
 from schemas.recipe import LoraConfig, ModelConfig

@@ -10,9 +10,9 @@ import torch.distributed as dist
 from pathlib import Path
 from rl_core.errors import StorageError
 from rl_core.models.bundle import ModelBundle
-from rl_core.rank_info import RankInfo
+from rl_core.ranks.rank_info import RankInfo
 from rl_core.train.fsdp import FSDPBackend
-from rl_core.trainers.run_folder import RunFolder
+from rl_core.runs.run_folder import RunFolder
 from schemas.recipe import FSDPConfig, LrSchedulerConfig, ModelConfig, OptimizerConfig
 
 model_dir, run_dir = sys.argv[1:]

@@ -11,7 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from rl_core.models import chunked_log_probs
 from rl_core.models.causal_lm import CausalLMPolicy
-from rl_core.rank_info import RankInfo
+from rl_core.ranks.rank_info import RankInfo
 from tests.train.jobs import Setup, largest_difference, train
 from tests.train.ranks import Ranks
 

@@ -7,12 +7,12 @@ from rl_core.algorithms import algorithms
 from rl_core.algorithms.terms import Denominators
 from rl_core.data_proto import DataProto
 from rl_core.distributed import DevicePool, placement, remote
+from rl_core.models.adapters.lora import inject_lora
 from rl_core.models.bundle import ModelBundle
 from rl_core.models.causal_lm import load_policy
 from rl_core.train.fsdp import FSDPBackend
-from rl_core.train.lora import inject_lora
 from rl_core.train.optimizer import make_optimizer
-from rl_core.train.stack import TrainStack
+from rl_core.train.stacks.token_stack import TrainStack
 from schemas.recipe import FSDPConfig, LoraConfig, LrSchedulerConfig, ModelConfig, OptimizerConfig
 
 NUM_STEPS = 4

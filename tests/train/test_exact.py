@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.models.test_probe import KINDS, saved
 
 from rl_core.data_proto import DataProto, pad_rows
 from rl_core.errors import ModelError
 from rl_core.models.bundle import ModelBundle
-from rl_core.rank_info import RankInfo
-from rl_core.rollout.decode import Request, positions_of
+from rl_core.models.decoding.decode import Request, positions_of
+from rl_core.ranks.rank_info import RankInfo
 from rl_core.rollout.engine import RolloutEngine
 from schemas.recipe import LoraConfig, ModelConfig
 from schemas.rollout import RolloutConfig
-from tests.models.test_probe import KINDS, saved
 from tests.train.jobs import Setup, make_backend
 from tests.train.ranks import Ranks
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rl_core.models.diffusion.experts import Experts
-from rl_core.rank_info import RankInfo
+from rl_core.ranks.rank_info import RankInfo
 from tests.models.tiny_videos import wan_transformer
 
 TIMESTEPS = (990.0, 900.0, 500.0, 300.0)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rl_core.data_proto import DataProto
 from rl_core.models.causal_lm import CausalLMPolicy
-from rl_core.rank_info import RankInfo
+from rl_core.ranks.rank_info import RankInfo
 from schemas.recipe import EmaFullConfig, EmaLoraConfig, ExportKind, LoraConfig
 from tests.train.jobs import LORA, Setup, batch, log_probs, make_both, train_steps
 from tests.train.ranks import Ranks

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from rl_core.errors import ExportMismatch, WeightMismatch
-from rl_core.models.comparison import places_in
-from rl_core.rank_info import RankInfo
+from rl_core.models.adapters.merging import Adapted
+from rl_core.models.checks.comparison import places_in
+from rl_core.models.export.checksums import checksum
+from rl_core.ranks.rank_info import RankInfo
 from rl_core.rollout.dedicated import Replica
-from rl_core.train.checksums import checksum
-from rl_core.train.merging import Adapted
-from rl_core.train.wire import WeightVersion, kept_weights, sent_weights
+from rl_core.train.weights.buckets import WeightVersion, kept_weights, sent_weights
 from schemas.recipe import DType, ExportKind, LoraConfig
 from schemas.rollout import SyncMode
 from tests.models.tiny_causal import CASES, Case, save
@@ -208,7 +208,7 @@ def forgotten_delta(patch: pytest.MonkeyPatch) -> None:
 
 def kept_tie(patch: pytest.MonkeyPatch) -> None:
     """The merge does not untie."""
-    patch.setattr("rl_core.models.stored_weights.unties", lambda model, adapted: False)
+    patch.setattr("rl_core.models.export.stored_weights.unties", lambda model, adapted: False)
 
 
 DAMAGES: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {

@@ -10,7 +10,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rl_core.models.causal_lm import blocks
-from rl_core.rank_info import RankInfo
+from rl_core.ranks.rank_info import RankInfo
 from rl_core.train.result import TrainStepResult
 from schemas.recipe import LoraConfig
 from tests.train.jobs import (

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from rl_core.rank_info import RankInfo
+from rl_core.ranks.rank_info import RankInfo
 from schemas.recipe import LoraConfig
 from tests.train.jobs import LORA, Setup, batch, largest_difference, log_probs, make_both, same_bits, train
 from tests.train.test_resume import KINDS, first_half, second_half, setup_of, straight

@@ -7,7 +7,7 @@ import torch
 from pydantic import ValidationError
 
 from rl_core.errors import RecipeError
-from rl_core.recipes import parse_recipe
+from rl_core.runs.recipes import parse_recipe
 from rl_core.train.optimizer import MOMENTS, STEP, add_moments, make_optimizer, make_scheduler, rate_factor
 from schemas.policy import LrSchedulerKind
 from schemas.recipe import LrSchedulerConfig, OptimizerConfig

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from rl_core.data_proto import DataProto
-from rl_core.rank_info import RankInfo
-from rl_core.rollout.decode import positions_of
+from rl_core.models.decoding.decode import positions_of
+from rl_core.ranks.rank_info import RankInfo
 from tests.train.jobs import NUM_PROMPT, Setup, batch, largest_difference, make_both, shard_of
 from tests.train.ranks import Ranks
 

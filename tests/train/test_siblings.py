@@ -9,8 +9,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from rl_core.rank_info import RankInfo
-from rl_core.rollout.siblings import collect_parts, part_of, play_together
+from rl_core.ranks.rank_info import RankInfo
+from rl_core.rollout.episodes.replica_ranks import collect_parts, part_of, play_together
 from tests.train.ranks import Ranks
 
 

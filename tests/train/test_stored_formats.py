@@ -7,8 +7,8 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from rl_core.rank_info import RankInfo
-from rl_core.train import sharding
+from rl_core.ranks.rank_info import RankInfo
+from rl_core.train.sharding import fsdp_wrap
 from schemas.recipe import DType, EmaLoraConfig
 from tests.train.jobs import LORA, Setup, batch, make_backend, make_both, shard_of
 from tests.train.ranks import Ranks
@@ -49,9 +49,9 @@ def trained(rank_info: RankInfo, setup: Setup, *, widely: bool) -> list[torch.Te
     """The adapters after two steps. Args: widely: store everything in float32."""
 
     def store(policy: Any, *args: object, **kwargs: object) -> None:
-        sharding.cast_parameters(policy, DType.FLOAT32)
+        fsdp_wrap.cast_parameters(policy, DType.FLOAT32)
 
-    with patch.object(sharding, "cast_to_stored", store if widely else sharding.cast_to_stored):
+    with patch.object(fsdp_wrap, "cast_to_stored", store if widely else fsdp_wrap.cast_to_stored):
         backend, stack = make_both(rank_info, setup)
     for step in range(2):
         stack.train(shard_of(rank_info, batch(step)))

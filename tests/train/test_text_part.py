@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rl_core.models.bundle import TextBundle
 from rl_core.models.text_part import TextPartPolicy
-from rl_core.rank_info import RankInfo
+from rl_core.ranks.rank_info import RankInfo
 from schemas.recipe import LoraConfig, ModelConfig
 from tests.models.tiny_seeing import MAKERS, save
 from tests.train.jobs import LORA, Setup, batch, log_probs, make_backend, make_stack, train_steps

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from rl_core.train.unified_stack import StageWeight
+from rl_core.train.stacks.unified_stack import StageWeight
 from tests.train import unified_jobs as jobs
 from tests.train.jobs import largest_difference, same_bits
 from tests.train.ranks import Ranks

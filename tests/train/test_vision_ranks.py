@@ -11,15 +11,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from rl_core.data.pictures import draw
-from rl_core.data.row_images import placed_images
+from rl_core.builtin.data.pictures import draw
+from rl_core.builtin.models.tiny_vlm_lessons import reply_of
+from rl_core.data.read.row_images import placed_images
 from rl_core.data_proto import DataProto, pad_rows
 from rl_core.models.bundle import ModelBundle
-from rl_core.models.tiny_vlm_lessons import reply_of
+from rl_core.models.decoding.decode import positions_of
 from rl_core.models.vlm import VLMPolicy
-from rl_core.rank_info import RankInfo
-from rl_core.rollout.decode import positions_of
-from rl_core.rollout.vision_chat import chat_format
+from rl_core.ranks.rank_info import RankInfo
+from rl_core.rollout.chat.vision import chat_format
 from schemas.recipe import ModelConfig
 from tests.train.jobs import Setup, largest_difference, make_backend, make_stack, shard_of
 from tests.train.ranks import Ranks

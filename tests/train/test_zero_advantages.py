@@ -9,9 +9,9 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from rl_core.data_proto import DataProto
-from rl_core.rank_info import RankInfo
+from rl_core.models.adapters.lora import inject_lora
+from rl_core.ranks.rank_info import RankInfo
 from rl_core.train.critic import CriticStack
-from rl_core.train.lora import inject_lora
 from rl_core.train.result import TrainStepResult
 from schemas.recipe import LoraConfig
 from tests.train.jobs import (

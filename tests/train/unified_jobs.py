@@ -10,16 +10,16 @@ from torch import Tensor
 
 from rl_core.algorithms import algorithms
 from rl_core.data_proto import DataProto, pad_rows
+from rl_core.models.decoding.decode import positions_of
 from rl_core.models.diffusion.levels import size_of
 from rl_core.models.unified.bundle import UnifiedBundle
-from rl_core.rank_info import RankInfo
-from rl_core.rollout.decode import positions_of
-from rl_core.rollout.plans import PlanPainter, contexts, planned_drawing
-from rl_core.train.diffusion_stack import StepStack
+from rl_core.ranks.rank_info import RankInfo
+from rl_core.rollout.diffusion.unified_plans import PlanPainter, contexts, planned_drawing
 from rl_core.train.fsdp import FSDPBackend
 from rl_core.train.gradients import clip_gradients
-from rl_core.train.stack import TrainStack
-from rl_core.train.unified_stack import StageWeight, UnifiedStack
+from rl_core.train.stacks.diffusion_stack import StepStack
+from rl_core.train.stacks.token_stack import TrainStack
+from rl_core.train.stacks.unified_stack import StageWeight, UnifiedStack
 from rl_core.trainers.base import add_advantages, prompt_batch
 from schemas.diffusion import DiffusionConfig
 from schemas.recipe import FSDPConfig, LoraConfig, LrSchedulerConfig, ModelConfig, OptimizerConfig

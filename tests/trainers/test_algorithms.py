@@ -14,12 +14,12 @@ import torch
 from rl_core.algorithms import algorithms
 from rl_core.algorithms.tokens import check_serves_tokens
 from rl_core.distributed import Block, DevicePool, placement, remote
-from rl_core.distributed.placement import _open_block
+from rl_core.distributed.blocks import _open_block
 from rl_core.envs import BaseTextEnv, BaseTextEnvStepOutput
 from rl_core.errors import RecipeError
 from rl_core.rollout.engine import RolloutEngine
 from rl_core.trainers.base import add_advantages, prompt_batch
-from rl_core.trainers.shaping import GREEDY
+from rl_core.trainers.length_penalty import GREEDY
 from rl_core.trainers.text import TextTrainer
 from schemas.recipe import Recipe
 

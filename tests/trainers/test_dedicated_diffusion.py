@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from rl_core.errors import StaleEngine
-from rl_core.recipes import parse_recipe
-from rl_core.train.wire import WeightVersion
+from rl_core.runs.recipes import parse_recipe
+from rl_core.train.weights.buckets import WeightVersion
 from rl_core.trainers.base import prompt_batch
 from rl_core.trainers.diffusion import DiffusionTrainer
 

@@ -9,8 +9,8 @@ import pytest
 
 from flows.dry_run import device_plan
 from rl_core.errors import RecipeError
-from rl_core.recipes import load_recipe
-from rl_core.trainers.run_plan import starting_from
+from rl_core.runs.recipes import load_recipe
+from rl_core.runs.run_plan import starting_from
 from schemas.recipe import Domain
 
 

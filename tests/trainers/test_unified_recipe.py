@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rl_core.errors import RecipeError
-from rl_core.recipes import load_recipe
+from rl_core.runs.recipes import load_recipe
 from schemas.recipe import Domain
 
 

@@ -24,9 +24,9 @@ STREAMS = 3
 def serve(address: str) -> None:
     """Until it is killed, or its parent has ended."""
     sys.path.insert(0, os.getcwd())
-    import rl_core.preload  # noqa: F401
+    import rl_core.distributed.worker_imports  # noqa: F401
 
-    assert "ray" not in sys.modules, "rl_core.preload imports Ray, which a fork must do by itself"
+    assert "ray" not in sys.modules, "rl_core.distributed.worker_imports imports Ray, which a fork must do by itself"
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(address)
     listener.listen(64)

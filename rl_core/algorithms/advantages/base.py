@@ -11,7 +11,7 @@ from pydantic import Field
 
 from rl_core.algorithms.advantages.groups import Groups
 from rl_core.algorithms.metrics import Metric
-from rl_core.registry import PluginConfig, Registry
+from rl_core.runtime.registry import PluginConfig, Registry
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -109,7 +109,7 @@ class AdvantageEstimator(ABC):
         Returns: [B, T], 0 where the mask is, at least float32, and metrics.
         Raises: RewardError on a non-finite reward, ValueError on shapes that do not match or a missing input.
         """
-        from rl_core.algorithms.terms import at_least_float32
+        from rl_core.sde.precision import at_least_float32
 
         groups = Groups.of(inputs.row_rewards(), inputs.group_ids_B)
         advantages_BT = self.per_action(inputs, groups)

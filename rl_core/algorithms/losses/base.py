@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rl_core.algorithms import terms
-from rl_core.registry import PluginConfig, Registry
+from rl_core.runtime.registry import PluginConfig, Registry
 
 if TYPE_CHECKING:
     from torch import Tensor

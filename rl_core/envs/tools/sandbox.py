@@ -32,7 +32,7 @@ from pydantic import Field
 from rl_core.envs.tools import bubblewrap, sandbox_worker, seccomp
 from rl_core.envs.tools.shared import Lease, Shared
 from rl_core.errors import EnvError
-from rl_core.registry import PluginConfig
+from rl_core.runtime.registry import PluginConfig
 
 ANSWER_TIMEOUT_S = 30.0
 """How long after a test's own deadline the sandbox's answer is waited for, its start included."""

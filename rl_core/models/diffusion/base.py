@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from rl_core.errors import ModelError
 from rl_core.models.diffusion.condition_images import ConditionImages
-from rl_core.registry import nearest
+from rl_core.runtime.registry import nearest
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from rl_core.errors import ModelError
-from rl_core.models.comparison import Live
+from rl_core.models.checks.comparison import Live
 from rl_core.models.diffusion.base import DiffusionFamily, family_class
 from rl_core.models.diffusion.policy import DiffusionPolicy
 from rl_core.models.diffusion.velocities import velocities
-from rl_core.models.quiet import quiet_pipelines
+from rl_core.runtime.quiet_libraries import quiet_pipelines
 from schemas.recipe import LoraConfig, ModelConfig
 
 INDEX = "model_index.json"

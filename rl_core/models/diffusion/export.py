@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from rl_core.errors import ModelError
-from rl_core.models.comparison import Live
+from rl_core.models.adapters.lora import TRAINED
+from rl_core.models.checks.comparison import Live
 from rl_core.models.diffusion.base import DiffusionFamily
 from rl_core.models.diffusion.policy import DiffusionPolicy
-from rl_core.models.export import trained_policy
-from rl_core.models.stored_weights import Written, write_stored
-from rl_core.train.lora import TRAINED
+from rl_core.models.export.folder import trained_policy
+from rl_core.models.export.stored_weights import Written, write_stored
 from schemas.recipe import ExportKind, LoraConfig
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from rl_core.errors import ModelError
+from rl_core.models.chat.tokenizer import encode_chat
 from rl_core.models.diffusion.base import Condition, DiffusionFamily, Size, family_of
-from rl_core.models.tokenizer import encode_chat
 
 if TYPE_CHECKING:
     from schemas.recipe import ModelConfig

@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rl_core.models.comparison import token_rows
+from rl_core.models.chat.tokenizer import load_tokenizer
+from rl_core.models.checks.comparison import token_rows
 from rl_core.models.diffusion.base import Size
 from rl_core.models.diffusion.bundle import INDEX, DiffusionBundle, pipeline_index, snapshot
-from rl_core.models.quiet import quiet_pipelines
-from rl_core.models.tokenizer import load_tokenizer
 from rl_core.models.unified.base import UnifiedFamily, unified_class
 from rl_core.models.unified.policy import UnifiedPolicy
+from rl_core.runtime.quiet_libraries import quiet_pipelines
 from schemas.recipe import ModelConfig
 
 

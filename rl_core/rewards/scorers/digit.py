@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from rl_core.data.digit_prompts import NAMES
+from rl_core.builtin.data.digit_prompts import NAMES
 from rl_core.rewards.base import ImageScorer, Sample, Unscored, reward_scorers
 
 SIDE = 8

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pydantic import Field
 
 from rl_core.rewards.base import Modality, Sample, Scorer, Unscored, reward_scorers
-from rl_core.rewards.wire import asked, read_answer
+from rl_core.rewards.protocol import asked, read_answer
 from schemas.numbers import Seconds
 
 

@@ -1,0 +1,63 @@
+"""Prompts that name a handwritten digit, in many wordings; those of the embedded model `embedded:tiny-sd3`.
+
+A wording is an opening, a noun and an ending around the digit's name: a word, a figure, or a figure in quotation marks,
+which is what the reward `ocr` looks for. Wordings are held out as wholes: every piece of a held-out one was trained on,
+its combination was not.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from rl_core.builtin.data.reasoning_problems import belongs_to_eval
+from rl_core.errors import DataError
+
+NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+OPENINGS = ("", "a photo of", "a picture of", "a drawing of", "an image of", "a scan of")
+NOUNS = ("", "the digit", "the number", "the numeral", "the figure")
+ENDINGS = ("", ", handwritten", " written by hand", " in white ink", " on black paper")
+EVAL_FRACTION = 0.2
+"""Share of the wordings that is held out."""
+
+
+@dataclass(frozen=True)
+class DigitPrompt:
+    """A prompt and the digit it names."""
+
+    text: str
+    digit: int
+    is_quoted: bool = False
+
+
+def wordings(split: str) -> list[str]:
+    """Templates with a place for the name, `{}`, of one split: `train` or `eval`."""
+    every = [f"{opening} {noun} {{}}{ending}" for opening in OPENINGS for noun in NOUNS for ending in ENDINGS]
+    joined = [" ".join(wording.split()) for wording in every]
+    return [wording for wording in joined if belongs_to_eval(wording, EVAL_FRACTION) == (split == "eval")]
+
+
+def digit_prompts(split: str) -> list[DigitPrompt]:
+    """Every prompt of a split: each wording with each name of each digit."""
+    return [
+        DigitPrompt(wording.format(name), digit, is_quoted=name.startswith('"'))
+        for wording in wordings(split)
+        for digit, word in enumerate(NAMES)
+        for name in (word, str(digit), f'"{digit}"')
+    ]
+
+
+def draw_prompts(split: str, count: int, seed: int, *, quoted: bool = False) -> list[DigitPrompt]:
+    """Different prompts, every digit as often as any other.
+
+    Args: quoted: only those with, or only those without quotation marks.
+    Raises: DataError when there are fewer such prompts in the split than `count`.
+    """
+    known = [prompt for prompt in digit_prompts(split) if prompt.is_quoted == quoted]
+    if count > len(known):
+        raise DataError(f"digits: {count} prompts asked for, the split {split} has {len(known)}; lower the number")
+    rng = random.Random(f"digits {split} {seed}")
+    by_digit = [[prompt for prompt in known if prompt.digit == digit] for digit in range(len(NAMES))]
+    for prompts in by_digit:
+        rng.shuffle(prompts)
+    return [by_digit[place % len(NAMES)][place // len(NAMES)] for place in range(count)]

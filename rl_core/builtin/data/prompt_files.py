@@ -1,0 +1,149 @@
+"""Prompt files for diffusion models, made on the spot: of digits to draw, of words to letter, and of odd ways to ask.
+
+`{digits: 200, seed: 1}`, `{lettering: 200, seed: 1}` and `{oddities: 200, seed: 1}` in a recipe's data stand for such
+files, written once and kept as they are. Of each kind, what is held out is decided by the text alone (digits: by the
+wording, oddities: by the question), so the splits share nothing whatever their seeds and sizes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from rl_core.builtin.data.digit_prompts import draw_prompts
+from rl_core.builtin.data.odd_prompts import Oddity, draw_odd_prompts
+from rl_core.builtin.data.reasoning_problems import belongs_to_eval
+from rl_core.data.store.atomic import atomic_writer
+from rl_core.errors import DataError
+from schemas.section import Section
+
+_VERSION = "1"
+_MOST_DRAWS = 50
+EVAL_FRACTION = 0.2
+SURFACES = ("sign", "poster", "shop window", "book cover", "mug", "banner", "T-shirt", "wall", "postcard", "cake")
+STYLES = ("", "hand-painted", "neon", "wooden", "minimalist", "vintage", "chalk-drawn", "glowing")
+VERBS = ("that says", "reading", "with the words", "with the text")
+WORDS = (
+    *("open", "closed", "welcome", "hello", "coffee", "bakery", "garden", "music", "library", "summer", "winter"),
+    *("sale", "fresh", "bread", "today", "tomorrow", "school", "quiet", "please", "exit", "north", "south", "river"),
+    *("mountain", "ocean", "sunrise", "dream", "large", "small", "happy", "birthday", "thanks", "good", "morning"),
+)
+
+
+class DigitsSpec(Section):
+    """Prompts that ask for a handwritten digit (`rl_core.builtin.data.digit_prompts`)."""
+
+    digits: int = Field(ge=1)
+    """Prompts, each of another text."""
+    seed: int = 0
+    """Which ones, where there are more."""
+    split: Literal["train", "eval"] = "train"
+    """Wordings to train on, or held-out ones."""
+    quoted: bool = False
+    """Put the digit's figure in quotation marks, which is what the reward `ocr` looks for."""
+
+
+class LetteringSpec(Section):
+    """Prompts that ask for quoted words on something, for the reward `ocr`."""
+
+    lettering: int = Field(ge=1)
+    """Prompts, each of another text."""
+    seed: int = 0
+    """Which ones."""
+    split: Literal["train", "eval"] = "train"
+    """Which side of the split by text to keep."""
+    max_words: int = Field(default=2, ge=1)
+    """Words to letter, at most."""
+
+
+class OdditiesSpec(Section):
+    """Prompts that mean a digit in an odd way (`rl_core.builtin.data.odd_prompts`), for a prompt enhancer to put
+    right.
+    """
+
+    oddities: int = Field(ge=1)
+    """Prompts, each of another text."""
+    seed: int = 0
+    """Which ones, where there are more."""
+    split: Literal["train", "eval"] = "train"
+    """Questions to train on, or held-out ones."""
+    kinds: list[Oddity] = Field(default_factory=lambda: list(Oddity), min_length=1)
+    """What is odd; every kind as often as any other."""
+
+
+MadeSpec = DigitsSpec | LetteringSpec | OdditiesSpec
+_SPECS: dict[str, type[MadeSpec]] = {"digits": DigitsSpec, "lettering": LetteringSpec, "oddities": OdditiesSpec}
+
+
+def made_spec(entry: object) -> type[MadeSpec] | None:
+    """What a block of a recipe's data is, if it is of this kind."""
+    if not isinstance(entry, dict):
+        return None
+    return next((spec for key, spec in _SPECS.items() if key in entry), None)
+
+
+def planned_prompts(spec: MadeSpec, folder: Path | str) -> Path:
+    """The file that `materialise_prompts` writes; nothing is written."""
+    values = json.dumps({"version": _VERSION, **spec.model_dump(mode="json")}, sort_keys=True)
+    digest = hashlib.sha256(values.encode()).hexdigest()[:12]
+    kind = next(key for key, known in _SPECS.items() if isinstance(spec, known))
+    return Path(folder).expanduser() / f"{kind}-{spec.split}-{digest}.jsonl"
+
+
+def materialise_prompts(spec: MadeSpec, folder: Path | str) -> Path:
+    """Write the prompts of `spec` once, as media prompt rows; an existing file is kept as it is.
+
+    Raises: DataError when there are fewer different ones than asked for.
+    """
+    path = planned_prompts(spec, folder)
+    if not path.is_file():
+        with atomic_writer(path) as file:
+            for row in _rows(spec):
+                file.write(json.dumps(row) + "\n")
+    return path
+
+
+def _rows(spec: MadeSpec) -> Iterator[dict[str, Any]]:
+    if isinstance(spec, DigitsSpec):
+        return _digit_rows(spec)
+    return _lettering_rows(spec) if isinstance(spec, LetteringSpec) else _oddity_rows(spec)
+
+
+def _digit_rows(spec: DigitsSpec) -> Iterator[dict[str, Any]]:
+    for prompt in draw_prompts(spec.split, spec.digits, spec.seed, quoted=spec.quoted):
+        yield _row("digit", prompt.text, {"digit": prompt.digit})
+
+
+def _lettering_rows(spec: LetteringSpec) -> Iterator[dict[str, Any]]:
+    rng, seen = random.Random(f"lettering {spec.seed}"), set[str]()
+    for _ in range(_MOST_DRAWS * spec.lettering):
+        words = " ".join(rng.sample(WORDS, rng.randint(1, min(spec.max_words, len(WORDS)))))
+        style, surface, verb = rng.choice(STYLES), rng.choice(SURFACES), rng.choice(VERBS)
+        text = f'a {f"{style} {surface}".strip()} {verb} "{words}"'
+        if text in seen or belongs_to_eval(text, EVAL_FRACTION) != (spec.split == "eval"):
+            continue
+        seen.add(text)
+        yield _row("lettering", text, {"text": words})
+        if len(seen) == spec.lettering:
+            return
+    raise DataError(f"lettering: only {len(seen)} different {spec.split} prompts, {spec.lettering} asked for; ask less")
+
+
+def _oddity_rows(spec: OdditiesSpec) -> Iterator[dict[str, Any]]:
+    for prompt in draw_odd_prompts(spec.split, spec.oddities, spec.seed, spec.kinds):
+        yield _row("oddity", prompt.text, {"digit": prompt.digit, "kind": str(prompt.oddity)})
+
+
+def _row(kind: str, text: str, metadata: dict[str, Any]) -> dict[str, Any]:
+    """A row whose id is that of its text, whatever file it is in."""
+    return {
+        "prompt": text,
+        "prompt_id": f"{kind}-{hashlib.sha256(text.encode()).hexdigest()[:12]}",
+        "metadata": metadata,
+    }

@@ -1,0 +1,112 @@
+r"""The supervised start of the embedded vision-language model: some hundred steps on drawn pictures, in three parts.
+
+First it learns to see: the tower names what stands in each cell of crowded pictures, by the text model's own words.
+Within a hundred steps it hardly errs. Then, the tower frozen, it learns to answer `<think>notes</think>\boxed{answer}`:
+the notes list what is there. Last it picks up a bad habit: questions of two kinds are mostly answered at a glance,
+`<think>?</think>\boxed{guess}`. Reinforcement learning has to find out that looking pays there, too.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rl_core.builtin.data.pictures import Picture, draw, draw_crowd
+from rl_core.builtin.models.tiny_vlm import make_model, make_processor, save
+from rl_core.builtin.models.tiny_vlm_lessons import (
+    accuracy_on,
+    answering_loss,
+    ask,
+    careless_replies,
+    features_of,
+    naming_loss,
+    reply_of,
+)
+from rl_core.builtin.models.warm_up_optimizer import WarmUpOptimizer
+from rl_core.errors import ModelError
+
+SEE_STEPS, ANSWER_STEPS, GUESS_STEPS = 250, 500, 100
+ANSWERED = 0.7
+"""Share of held-out questions that must be answered right before the habit; greedy, exact."""
+NUM_HELD_OUT = 200
+CROWDS, PICTURES = 16, 24
+SEED = 1
+
+Replies = Callable[..., list[str]]
+
+
+@dataclass(frozen=True)
+class WarmUp:
+    """Shares of held-out questions that are answered right, before the habit and with it."""
+
+    able: float
+    careless: float
+
+
+def build(folder: Path) -> WarmUp:
+    """Make the model and write it to `folder`. Raises: ModelError when it does not learn to see."""
+    processor = make_processor()
+    model = make_model(processor.tokenizer)
+    result = warm_up(model, processor)
+    save(model, processor, folder)
+    return result
+
+
+def warm_up(
+    model: Any, processor: Any, *, steps: tuple[int, int, int] = (SEE_STEPS, ANSWER_STEPS, GUESS_STEPS)
+) -> WarmUp:
+    """Train in place. Raises: ModelError when less than `ANSWERED` comes of it."""
+    held_out = [draw(random.Random(f"held out {index}")) for index in range(NUM_HELD_OUT)]
+    learn_to_see(model, processor, steps[0])
+    learn_to_answer(model, processor, steps[1])
+    able = accuracy_on(model, processor, held_out)
+    if able < ANSWERED:
+        raise ModelError(f"the warm-up of embedded:tiny-vlm answers {able:.2f} of {NUM_HELD_OUT}; {ANSWERED} is wanted")
+    learn_to_guess(model, processor, steps[2])
+    return WarmUp(able, accuracy_on(model, processor, held_out))
+
+
+def learn_to_see(model: Any, processor: Any, steps: int) -> None:
+    """Train the tower, the projector and the words on crowded pictures, and on some as they will be asked about."""
+    rng = random.Random(SEED)
+    optimizer = WarmUpOptimizer(model, model.model.text_model, steps, hidden_rate=0.0, rate=1e-3)
+    for _ in range(steps):
+        crowds = [draw_crowd(rng) for _ in range(CROWDS)]
+        pictures = [draw(rng) for _ in range(CROWDS)]
+        images = [image for image, _ in crowds] + [picture.image for picture in pictures]
+        cells = [cells for _, cells in crowds] + [picture.cells for picture in pictures]
+        optimizer.zero_grad()
+        naming_loss(model, processor, features_of(model, processor, images), cells).backward()
+        optimizer.step()
+
+
+def learn_to_answer(model: Any, processor: Any, steps: int) -> None:
+    """Train the text model on right answers, noted."""
+    optimizer = WarmUpOptimizer(model, model.model.text_model, steps, hidden_rate=0.02, rate=1.5e-3, floor=0.03)
+    _teach(model, processor, optimizer, steps, lambda questions, _: [reply_of(question) for question in questions])
+
+
+def learn_to_guess(model: Any, processor: Any, steps: int) -> None:
+    """Train the text model on replies of which some are guesses."""
+    optimizer = WarmUpOptimizer(model, model.model.text_model, steps, hidden_rate=0.01, rate=1e-3, floor=0.1)
+    _teach(model, processor, optimizer, steps, careless_replies)
+
+
+def _teach(
+    model: Any, processor: Any, optimizer: WarmUpOptimizer, steps: int, replies: Callable[..., list[str]]
+) -> None:
+    rng = random.Random(f"{SEED} {replies.__name__}")
+    for _ in range(steps):
+        pictures: list[Picture] = [draw(rng) for _ in range(PICTURES)]
+        with torch.no_grad():
+            features = features_of(model, processor, [picture.image for picture in pictures])
+        rows = ask(pictures, rng)
+        taught = replies([question for _, question in rows], rng)
+        optimizer.zero_grad()
+        answering_loss(model, processor, features, rows, taught).backward()
+        optimizer.step()

@@ -1,0 +1,102 @@
+"""Rows in batches of bounded size, each checked against its contract: what preparation keeps and validation counts."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rl_core.data.check.contracts import contract_of
+from rl_core.data.check.overlap import HeldOut
+from rl_core.data.read.readers import normalise, raw_values
+from rl_core.data.read.text_files import RawValue
+from rl_core.errors import DataError
+from schemas.contract import SchemaName
+from schemas.ground_truth import AllowedEnvClasses
+from schemas.receipts import Rejection
+
+BATCH_ROWS = 4096
+BATCH_BYTES = 32 * 2**20
+
+
+@dataclass
+class Batch:
+    """Rows of one file with their numbers, and what is wrong with some of them."""
+
+    numbers: list[int] = field(default_factory=list)
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    rejections: list[Rejection] = field(default_factory=list)
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the batch, good and bad, unreadable lines included."""
+        return len(set(self.numbers) | self.rejected_numbers)
+
+    @property
+    def rejected_numbers(self) -> set[int]:
+        """Numbers of the rows with at least one problem."""
+        return {rejection.row for rejection in self.rejections}
+
+    def accepted(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        """The good rows and their numbers."""
+        bad = self.rejected_numbers
+        return ((n, row) for n, row in zip(self.numbers, self.rows, strict=True) if n not in bad)
+
+
+def checked_batches(
+    path: Path | str,
+    *,
+    allowed_env_classes: AllowedEnvClasses,
+    default_env_class: str | None,
+    prompt_key: str = "prompt",
+    held_out: HeldOut | None = None,
+) -> Iterator[Batch]:
+    """Read a file of prompt rows in batches; unreadable lines are rejections like any other.
+
+    Args: held_out: the questions of the held-out rows, which no row of this file may ask.
+    Raises: DataError when the file as a whole cannot be read, or holds nothing.
+    """
+    contract = contract_of(SchemaName.PROMPT, path, allowed_env_classes, default_env_class)
+    num_seen = 0
+    for batch in raw_batches(path, prompt_key):
+        batch.rows = [normalise(row, prompt_key) for row in batch.rows]
+        batch.rejections += contract.validate(batch.rows, file=str(path), row_numbers=batch.numbers)
+        if held_out is not None:
+            batch.rejections += held_out.rejections(batch.rows, batch.numbers, str(path))
+        batch.rejections.sort(key=lambda rejection: rejection.row)
+        num_seen += batch.num_rows
+        yield batch
+    if not num_seen:
+        raise DataError(f"{path}: the file is empty; expected at least one row")
+
+
+def raw_batches(path: Path | str, prompt_key: str = "prompt") -> Iterator[Batch]:
+    """The raw values of a file in batches of at most `BATCH_ROWS` rows and about `BATCH_BYTES` bytes."""
+    bad_lines: list[Rejection] = []
+
+    def on_bad_line(number: int, error: DataError) -> None:
+        reason = str(error).removeprefix(f"{Path(path).expanduser()}:{number}: ")
+        bad_lines.append(unreadable(str(path), number, reason))
+
+    batch, size = Batch(), 0
+    for raw in raw_values(path, prompt_key=prompt_key, on_bad_line=on_bad_line):
+        _add(batch, raw)
+        size += raw.num_bytes
+        if len(batch.rows) + len(bad_lines) >= BATCH_ROWS or size >= BATCH_BYTES:
+            batch.rejections += bad_lines
+            bad_lines.clear()
+            yield batch
+            batch, size = Batch(), 0
+    batch.rejections += bad_lines
+    if batch.rows or batch.rejections:
+        yield batch
+
+
+def _add(batch: Batch, raw: RawValue) -> None:
+    batch.numbers.append(raw.number)
+    batch.rows.append(raw.value)
+
+
+def unreadable(file: str, row: int, reason: str) -> Rejection:
+    """The rejection of a row that could not be read."""
+    expected = "an object or a string in valid JSON on one line"
+    return Rejection(file=file, row=row, field="line", reason="unreadable line", value=reason, expected=expected)

@@ -1,0 +1,223 @@
+"""Prompt rows in Arrow columns, screened without making Python objects of them.
+
+Each rule becomes a small column of facts (how many user messages, which kind of ground truth); one lazy pandera schema
+over these facts says which rows may be wrong. Only they are made into Python rows and judged by the row contract, so
+the screen may be stricter than the contract, never laxer. A column of a type it does not know sends every row there.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from rl_core.data.read.arrow import compute
+from schemas.contract import failing_rows
+from schemas.ground_truth import GROUND_TRUTH_KINDS, AllowedEnvClasses
+from schemas.prompt_rows import ROLES
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+    import pandera.pandas as pa_schema
+    import pyarrow as pa
+
+NO_KIND = "none"
+_KINDS = (*GROUND_TRUTH_KINDS, NO_KIND)
+
+
+def suspicious_rows(
+    batch: "pa.RecordBatch", allowed: AllowedEnvClasses, default_env_class: str | None, prompt_key: str = "prompt"
+) -> list[int]:
+    """Positions of the rows that only the contract can judge; all others are good."""
+    import pyarrow as pa
+
+    try:
+        # Strings in Parquet are taken on trust until somebody makes text of them.
+        batch.validate(full=True)
+    except pa.ArrowInvalid:
+        return list(range(batch.num_rows))
+    frame = facts(batch, default_env_class, prompt_key)
+    return failing_rows(facts_schema(allowed), frame)
+
+
+def facts_schema(allowed: AllowedEnvClasses) -> "pa_schema.DataFrameSchema":
+    """What the facts of a good row are."""
+    import pandera.pandas as pa_schema
+
+    accepted = [f"{env}/{kind}" for env, kinds in allowed.items() for kind in kinds]
+    check, column = pa_schema.Check, pa_schema.Column
+    return pa_schema.DataFrameSchema(
+        {
+            "num_bad_messages": column(int, check.eq(0)),
+            "num_user_messages": column(int, check.ge(1)),
+            "env_class": column("category", check.isin(list(allowed)), nullable=False),
+            "env_class_and_ground_truth": column("category", check.isin(accepted), nullable=False),
+            "well_typed": column(bool, check.eq(True)),
+        }
+    )
+
+
+def facts(batch: "pa.RecordBatch", default_env_class: str | None, prompt_key: str) -> "pd.DataFrame":
+    """The facts of a batch, one row each."""
+    import numpy as np
+    import pandas as pd
+
+    num_rows = batch.num_rows
+    columns = {str(name): batch.column(i) for i, name in enumerate(batch.schema.names)}
+    bad, users = _messages(columns.get(prompt_key, columns.get("prompt")), num_rows)
+    env_codes, envs = _env_classes(columns.get("env_class"), default_env_class, num_rows)
+    spec = _reward_spec(columns)
+    kinds = np.full(num_rows, _KINDS.index(NO_KIND)) if spec is None else _kinds(_child(spec, "ground_truth"))
+    pairs = [f"{env}/{kind}" for env in envs for kind in _KINDS]
+    pair_codes = np.where(env_codes < 0, -1, env_codes * len(_KINDS) + kinds)
+    return pd.DataFrame(
+        {
+            "num_bad_messages": bad,
+            "num_user_messages": users,
+            "env_class": pd.Categorical.from_codes(env_codes, envs),
+            "env_class_and_ground_truth": pd.Categorical.from_codes(pair_codes, pairs),
+            "well_typed": _well_typed(columns, num_rows),
+        }
+    )
+
+
+def _messages(prompts: "pa.Array | None", num_rows: int) -> "tuple[np.ndarray, np.ndarray]":
+    """Bad and user messages of each prompt; a prompt of an unknown type is one bad message."""
+    import numpy as np
+    import pyarrow as pa
+
+    pc = compute()
+    ones, zeros = np.ones(num_rows, np.int64), np.zeros(num_rows, np.int64)
+    if prompts is None:
+        return zeros, zeros
+    if is_text(prompts.type):
+        return zeros, _mask(pc.is_valid(prompts)).astype(np.int64)
+    if not has_messages(prompts.type):
+        return ones, zeros
+    messages = pc.list_flatten(prompts)
+    roles, contents = pc.struct_field(messages, "role"), pc.struct_field(messages, "content")
+    parents = pc.list_parent_indices(prompts).to_numpy(zero_copy_only=False)
+    known = pc.fill_null(pc.is_in(roles, value_set=pa.array(ROLES, roles.type)), False)
+    bad = ~_mask(pc.and_(known, pc.is_valid(contents)))
+    users = _mask(pc.fill_null(pc.equal(roles, "user"), False))
+    return (
+        np.bincount(parents[bad], minlength=num_rows).astype(np.int64),
+        np.bincount(parents[users], minlength=num_rows).astype(np.int64),
+    )
+
+
+def _env_classes(column: "pa.Array | None", default: str | None, num_rows: int) -> "tuple[np.ndarray, list[str]]":
+    """Codes into a list of names; -1 where a row names none and there is no default."""
+    import numpy as np
+
+    pc = compute()
+    if column is None or not is_text(column.type):
+        known = column is None or column.null_count == num_rows
+        code = 0 if known and default is not None else -1
+        return np.full(num_rows, code), [default] if default is not None else []
+    encoded = pc.dictionary_encode(column) if not hasattr(column, "indices") else column
+    names = list(encoded.dictionary.to_pylist())  # pyright: ignore[reportAttributeAccessIssue]
+    codes = pc.fill_null(encoded.indices.cast("int64"), -1).to_numpy()  # pyright: ignore[reportAttributeAccessIssue]
+    if default is not None:
+        names = names if default in names else [*names, default]
+        codes = np.where(codes < 0, names.index(default), codes)
+    return codes, names
+
+
+def _reward_spec(columns: "dict[str, pa.Array]") -> "pa.Array | None":
+    import pyarrow as pa
+
+    spec = columns.get("reward_spec", columns.get("reward_model"))
+    return spec if spec is not None and pa.types.is_struct(spec.type) else None
+
+
+def _kinds(truths: "pa.Array | None") -> "np.ndarray | int":
+    """The kind of each ground truth, as a position in `_KINDS`."""
+    import numpy as np
+    import pyarrow as pa
+
+    pc = compute()
+    if truths is None:
+        return _KINDS.index(NO_KIND)
+    kind, good = NO_KIND, pc.is_valid(truths)
+    if is_text(truths.type):
+        kind = "string"
+    elif _is_number(truths.type):
+        kind, good = "number", pc.fill_null(pc.is_finite(truths), False)
+    elif _is_list(truths.type):
+        value_type = truths.type.value_type
+        kind = "test_cases" if pa.types.is_struct(value_type) else NO_KIND
+        kind = "list" if is_text(value_type) or pa.types.is_integer(value_type) else kind
+        parents = pc.list_parent_indices(truths).to_numpy(zero_copy_only=False)
+        nulls = np.zeros(len(truths), bool)
+        nulls[parents[_mask(pc.is_null(pc.list_flatten(truths)))]] = True
+        good = pc.and_(pc.fill_null(pc.greater(pc.list_value_length(truths), 0), False), pa.array(~nulls))
+    elif pa.types.is_struct(truths.type) and [field.name for field in truths.type] == ["target"]:
+        return _kinds(_child(truths, "target"))
+    return np.where(_mask(good), _KINDS.index(kind), _KINDS.index(NO_KIND))
+
+
+def _well_typed(columns: "dict[str, pa.Array]", num_rows: int) -> "np.ndarray":
+    """Whether the optional columns hold what they should, as far as their types tell."""
+    import numpy as np
+    import pyarrow as pa
+
+    pc = compute()
+    good = np.ones(num_rows, bool)
+    for name in ("data_source", "ability"):
+        column = columns.get(name)
+        if column is not None and not is_text(column.type):
+            good &= _mask(pc.is_null(column))
+    extra = columns.get("extra_info")
+    if extra is not None and not pa.types.is_struct(extra.type):
+        good &= _mask(pc.is_null(extra))
+    if (images := columns.get("images")) is not None:
+        good &= _mask(pc.is_null(images))
+    turns = (columns.get("max_turns"), None if extra is None else _child(extra, "max_turns"))
+    for column in turns:
+        if column is not None:
+            fits = pa.types.is_integer(column.type)
+            good &= _mask(pc.fill_null(pc.greater_equal(column, 1), True) if fits else pc.is_null(column))
+    return good
+
+
+def _child(struct: "pa.Array", name: str) -> "pa.Array | None":
+    """A field of a struct column, null where the struct is."""
+    import pyarrow as pa
+
+    pc = compute()
+    if not pa.types.is_struct(struct.type) or name not in [field.name for field in struct.type]:
+        return None
+    child: Any = pc.struct_field(struct, name)
+    return child
+
+
+def has_messages(type_: "pa.DataType") -> bool:
+    """Whether values of this type are lists of messages with a role and a content that are texts."""
+    import pyarrow as pa
+
+    if not (_is_list(type_) and pa.types.is_struct(type_.value_type)):
+        return False
+    types = {field.name: field.type for field in type_.value_type}
+    return all(name in types and is_text(types[name]) for name in ("role", "content"))
+
+
+def is_text(type_: "pa.DataType") -> bool:
+    """Whether values of this type are strings."""
+    import pyarrow.types as types
+
+    plain = types.is_string(type_) or types.is_large_string(type_) or types.is_string_view(type_)
+    return plain or (types.is_dictionary(type_) and is_text(type_.value_type))
+
+
+def _is_number(type_: "pa.DataType") -> bool:
+    import pyarrow.types as types
+
+    return types.is_integer(type_) or types.is_floating(type_)
+
+
+def _is_list(type_: "pa.DataType") -> bool:
+    import pyarrow.types as types
+
+    return types.is_list(type_) or types.is_large_list(type_)
+
+
+def _mask(values: Any) -> "np.ndarray":
+    return values.to_numpy(zero_copy_only=False)

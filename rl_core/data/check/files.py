@@ -1,0 +1,219 @@
+"""Validation of row files: every error in one pass, memory bounded by the batch, unchanged files not read again."""
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from pydantic import ValidationError
+
+from rl_core.data.check.overlap import HeldOut
+from rl_core.data.check.parts import Checked, CheckSettings, Part, check_part, parts_of
+from rl_core.data.prepare.fingerprint import explain_change, file_parts, fingerprint, run_hash
+from rl_core.data.store.atomic import atomic_write_json, atomic_write_text, atomic_writer
+from rl_core.errors import DataError
+from schemas.contract import SchemaName
+from schemas.ground_truth import AllowedEnvClasses
+from schemas.media_checks import MediaLimits
+from schemas.prompt_rows import SCHEMA_VERSION
+from schemas.receipts import Receipt, Rejection, SourceFile, ValidationReport
+
+Policy = Literal["fail", "drop"]
+Runner: TypeAlias = Callable[[Sequence[Part], CheckSettings, HeldOut], Iterator[tuple[Part, Checked]]]
+"""Checks parts somewhere and yields what was found, in the order of the parts and of their rows."""
+
+NUM_EXAMPLES = 10
+EXAMPLES_PER_REASON = 2
+
+
+class _Remembered(Receipt):
+    """A report and what it was made from."""
+
+    parts: dict[str, str]
+    report: ValidationReport
+
+
+def describe_env_classes(allowed: AllowedEnvClasses) -> str:
+    """The allowed environments and the ground truths they accept, as one hash part."""
+    return ", ".join(f"{name}({'|'.join(sorted(kinds))})" for name, kinds in sorted(allowed.items()))
+
+
+def validate_files(
+    paths: Sequence[Path | str],
+    *,
+    allowed_env_classes: AllowedEnvClasses,
+    default_env_class: str | None = None,
+    rejects_dir: Path | str,
+    memo_dir: Path | str,
+    policy: Policy = "fail",
+    max_bad_fraction: float = 0.0,
+    prompt_key: str = "prompt",
+    held_out: Sequence[Path | str] = (),
+    schema: SchemaName | None = None,
+) -> ValidationReport:
+    """`check_files`, then `apply_policy`. Raises: DataError when a file cannot be read or the policy refuses it."""
+    settings = CheckSettings(allowed_env_classes, default_env_class, prompt_key, schema)
+    report = check_files(paths, settings, held_out=held_out, rejects_dir=rejects_dir, memo_dir=memo_dir)
+    apply_policy(report, policy, max_bad_fraction)
+    return report
+
+
+def check_files(
+    paths: Sequence[Path | str],
+    settings: CheckSettings,
+    *,
+    held_out: Sequence[Path | str] = (),
+    rejects_dir: Path | str,
+    memo_dir: Path | str,
+    runner: Runner | None = None,
+) -> ValidationReport:
+    """Check all rows of all files; `rejects.jsonl` in `rejects_dir` lists every problem.
+
+    Args: paths: training files, or any others. held_out: evaluation files, checked as well; a row of `paths` that
+    asks what one of their rows asks is refused. runner: where to check; unset means here, on all cores.
+    Returns: the report, from the cache when the same files were validated before in the same way.
+    Raises: DataError when a file cannot be read or is empty.
+    """
+    files = [str(path) for path in (*paths, *held_out)]
+    if not files:
+        raise DataError("no data files to validate; name at least one")
+    sources = [fingerprint(file, memo_dir) for file in files]
+    parts = _hash_parts(sources, len(paths), settings)
+    rejects_path = Path(rejects_dir).expanduser() / "rejects.jsonl"
+    memo = Path(memo_dir).expanduser() / f"validation-{run_hash(parts)[:16]}.json"
+    latest = memo.with_name(f"validation-latest-{_paths_key(files)}.json")
+    report = _from_memo(memo, parts, rejects_path, settings)
+    if report is None:
+        report = _check(files, len(paths), settings, runner or run_here, rejects_path).model_copy(
+            update={"files": sources, "num_training_files": len(paths), "explanation": _explain_miss(latest, parts)}
+        )
+        atomic_write_json(memo, _Remembered(parts=parts, report=report).model_dump())
+    atomic_write_text(latest, _Remembered(parts=parts, report=report).model_dump_json())
+    return report
+
+
+def apply_policy(report: ValidationReport, policy: Policy, max_bad_fraction: float) -> None:
+    """Whether these rows may be used. Args: policy: `fail` refuses any bad row, `drop` accepts up to
+    `max_bad_fraction` of all rows. Raises: DataError when they may not, or no row is good."""
+    examples = report.examples[:NUM_EXAMPLES]
+    listed = "\n".join(f"  {example}" for example in examples)
+    found = f"{report.num_rejected} of {report.num_rows} rows are refused"
+    if not report.num_accepted:
+        raise DataError(f"no row can be used: {found}; all problems are in {report.rejects_path}\n{listed}")
+    if policy == "fail" and report.num_rejected:
+        advice = f"mend them, or drop them with on_invalid: drop; all problems are in {report.rejects_path}"
+        raise DataError(f"{found}; {advice}\n{listed}")
+    if policy == "drop" and report.num_rejected > max_bad_fraction * report.num_rows:
+        limit = f"more than max_bad_fraction {max_bad_fraction:g} allows; all problems are in {report.rejects_path}"
+        raise DataError(f"{found}, {limit}\n{listed}")
+
+
+def run_here(parts: Sequence[Part], settings: CheckSettings, held_out: HeldOut) -> Iterator[tuple[Part, Checked]]:
+    """Check parts one after the other, each on all cores of this machine."""
+    for part in parts:
+        for checked in check_part(part, settings, held_out):
+            yield part, checked
+
+
+def _check(
+    files: Sequence[str], num_training: int, settings: CheckSettings, runner: Runner, rejects_path: Path
+) -> ValidationReport:
+    totals = _Totals()
+    held_out = HeldOut.of_files(files[num_training:], settings.prompt_key)
+    schemas = {}
+    with atomic_writer(rejects_path) as rejects:
+        for chosen, known in ((files[:num_training], held_out), (files[num_training:], HeldOut())):
+            parts = [part for file in chosen for part in parts_of(file, settings)]
+            schemas |= {part.file: part.schema.value for part in parts}
+            for part, checked in runner(parts, settings, known):
+                totals.add(part.file, checked)
+                rejects.writelines(rejection.model_dump_json() + "\n" for rejection in checked.rejections)
+            for file in chosen:
+                if not totals.rows_of[file]:
+                    raise DataError(f"{file}: the file is empty; expected at least one row")
+    return ValidationReport(
+        files=[],
+        schemas=schemas,
+        num_rows=totals.rows_of.total(),
+        num_accepted=totals.rows_of.total() - totals.num_rejected,
+        rejected_by_reason=dict(totals.by_reason.most_common()),
+        examples=totals.examples,
+        rejects_path=str(rejects_path),
+        explanation="",
+    )
+
+
+class _Totals:
+    """Running totals over the batches of all files."""
+
+    def __init__(self) -> None:
+        self.rows_of: Counter[str] = Counter()
+        self.num_rejected = 0
+        self.by_reason: Counter[str] = Counter()
+        self.examples: list[Rejection] = []
+        self._shown: Counter[str] = Counter()
+
+    def add(self, file: str, checked: Checked) -> None:
+        self.rows_of[file] += checked.num_rows
+        self.num_rejected += checked.num_rejected
+        for rejection in checked.rejections:
+            self.by_reason[rejection.reason] += 1
+            # The first ones overall, and the first of each reason wherever they are.
+            if len(self.examples) < NUM_EXAMPLES or self._shown[rejection.reason] < EXAMPLES_PER_REASON:
+                self.examples.append(rejection)
+                self._shown[rejection.reason] += 1
+
+
+def _hash_parts(sources: list[SourceFile], num_training: int, settings: CheckSettings) -> dict[str, str]:
+    return file_parts({"data": sources[:num_training], "held-out": sources[num_training:]}) | {
+        "schema version": SCHEMA_VERSION,
+        "schema": settings.schema.value if settings.schema else "recognised",
+        "environments": describe_env_classes(settings.allowed_env_classes),
+        "default env_class": settings.default_env_class or "",
+        "prompt key": settings.prompt_key,
+        "media limits": _describe_limits(settings.limits, settings.media_root),
+        "pairs": "texts alone" if settings.pairs_alone else "with images",
+    }
+
+
+def _describe_limits(limits: MediaLimits, root: Path | None) -> str:
+    remote = "remote media checked" if limits.check_remote else "remote media unchecked"
+    return f"{limits.max_bytes} bytes, {limits.max_pixels} pixels, {remote}, root {root or 'of the file'}"
+
+
+def _from_memo(
+    memo: Path, parts: dict[str, str], rejects_path: Path, settings: CheckSettings
+) -> ValidationReport | None:
+    remembered = _read_memo(memo)
+    if remembered is None or remembered.parts != parts:
+        return None
+    report = remembered.report
+    # Media lie outside the files whose content is known, so rows that name some are looked at again.
+    if not settings.pairs_alone and set(report.schemas.values()) & {SchemaName.MEDIA, SchemaName.PREFERENCE}:
+        return None
+    if report.num_rejected and (report.rejects_path != str(rejects_path) or not rejects_path.is_file()):
+        return None
+    explanation = "cached: the same files were validated before under the same schema and environments"
+    return report.model_copy(update={"cached": True, "explanation": explanation})
+
+
+def _explain_miss(latest: Path, parts: dict[str, str]) -> str:
+    previous = _read_memo(latest)
+    if previous is None:
+        return "validated: first time for these files"
+    if previous.parts == parts:
+        return "validated: the rows had to be looked at again"
+    return f"validated: {explain_change(previous.parts, parts)}"
+
+
+def _read_memo(path: Path) -> _Remembered | None:
+    try:
+        return _Remembered.model_validate_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValidationError):
+        return None
+
+
+def _paths_key(paths: Sequence[Path | str]) -> str:
+    joined = "\n".join(str(Path(path).expanduser().resolve()) for path in paths)
+    return hashlib.sha256(joined.encode()).hexdigest()[:16]

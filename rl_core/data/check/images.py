@@ -1,0 +1,45 @@
+"""Whether a file is an image that a training run can read: its structure, or every pixel of it."""
+
+import io
+import warnings
+from pathlib import Path
+
+from rl_core.data.check.image_structure import plain_image_size
+
+MAX_PIXELS = 64_000_000
+
+
+def image_problem(source: bytes | Path, *, decode: bool) -> str | None:
+    """Why `source` is no readable image, or None when it is one.
+
+    Args: decode: look at every pixel; otherwise at header, size, checksums (PNG) and the end of the file (JPEG).
+    """
+    content = source if isinstance(source, bytes) else source.read_bytes()
+    if not decode and (size := plain_image_size(content)) and size[0] * size[1] <= MAX_PIXELS:
+        return None
+    return _problem(content, decode)
+
+
+def _problem(content: bytes, decode: bool) -> str | None:
+    """PIL's word on it."""
+    from PIL import Image
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with Image.open(io.BytesIO(content)) as image:
+                if image.width * image.height > MAX_PIXELS:
+                    return f"{image.width} x {image.height} is more than {MAX_PIXELS} pixels"
+                kind = image.format
+                if decode:
+                    image.load()
+                    return None
+                image.verify()
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        return str(error)
+    except (OSError, SyntaxError, ValueError) as error:
+        return f"not a readable image ({type(error).__name__}: {str(error)[:80]})"
+    # PIL's verify reads no more of a JPEG than its header; some writers pad the end with zeros.
+    if kind == "JPEG" and not content.rstrip(b"\0").endswith(b"\xff\xd9"):
+        return "a truncated JPEG"
+    return None

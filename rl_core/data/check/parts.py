@@ -1,0 +1,181 @@
+"""One file against its contract, in parts that can be checked anywhere: in threads here, or on a cluster."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rl_core.data.check.batches import Batch, raw_batches, unreadable
+from rl_core.data.check.columns import suspicious_rows
+from rl_core.data.check.contracts import contract_of, recognise
+from rl_core.data.check.overlap import HeldOut
+from rl_core.data.prepare.parallel import ordered_map
+from rl_core.data.read.parquet_files import batch_values, open_parquet, record_batches
+from rl_core.data.read.readers import check_file, normalise
+from rl_core.errors import DataError
+from schemas.contract import RowContract, SchemaName
+from schemas.ground_truth import AllowedEnvClasses
+from schemas.media_checks import MediaLimits
+from schemas.problems import Problem, get
+from schemas.receipts import Rejection
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MAX_PART_ROWS = 250_000
+
+
+@dataclass(frozen=True)
+class CheckSettings:
+    """What decides which rows are good, besides the rows."""
+
+    allowed_env_classes: AllowedEnvClasses
+    default_env_class: str | None = None
+    prompt_key: str = "prompt"
+    schema: SchemaName | None = None
+    """The contract of every file; unset recognises each file's own."""
+    media_root: Path | None = None
+    """Where relative media paths begin; unset means the folder of the file that names them."""
+    limits: MediaLimits = field(default_factory=MediaLimits)
+    pairs_alone: bool = False
+    """Of preference rows check the texts alone: there may be no image, and a published cache has checked its own."""
+
+    def contract(self, schema: SchemaName, file: str) -> RowContract:
+        """The contract of a file's rows."""
+        return contract_of(
+            schema,
+            file,
+            self.allowed_env_classes,
+            self.default_env_class,
+            prompt_key=self.prompt_key,
+            media_root=self.media_root,
+            limits=self.limits,
+            pairs_alone=self.pairs_alone,
+        )
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows of one file that are checked together."""
+
+    file: str
+    schema: SchemaName
+    groups: tuple[int, ...] | None = None
+    """Row groups of a Parquet file; None means the whole file."""
+    first_number: int = 1
+
+
+@dataclass
+class Checked:
+    """What was found in some rows."""
+
+    num_rows: int
+    num_rejected: int
+    rejections: list[Rejection]
+
+
+def parts_of(path: Path | str, settings: CheckSettings) -> list[Part]:
+    """The parts of a file. Raises: DataError when it cannot be opened."""
+    file = check_file(path)
+    schema = settings.schema or recognise(file, prompt_key=settings.prompt_key)
+    if file.suffix.lower() != ".parquet" or schema is not SchemaName.PROMPT:
+        return [Part(str(path), schema)]
+    with open_parquet(file) as table:
+        sizes = [table.metadata.row_group(group).num_rows for group in range(table.num_row_groups)]
+    parts: list[Part] = []
+    groups: list[int] = []
+    first = number = 1
+    for group, size in enumerate(sizes):
+        groups.append(group)
+        number += size
+        if number - first >= MAX_PART_ROWS or group == len(sizes) - 1:
+            parts.append(Part(str(path), schema, tuple(groups), first))
+            groups, first = [], number
+    return parts or [Part(str(path), schema)]
+
+
+def check_part(part: Part, settings: CheckSettings, held_out: HeldOut, num_threads: int = 0) -> Iterator[Checked]:
+    """Every problem of a part, batch by batch, in row order.
+
+    Args: num_threads: 0 means all cores. Raises: DataError when the file cannot be read.
+    """
+    if part.groups is not None:
+        yield from _check_arrow(part, settings, held_out, num_threads)
+        return
+    contract, ids = settings.contract(part.schema, part.file), _Ids(part.file)
+    prompts = part.schema is SchemaName.PROMPT
+
+    def check(batch: Batch) -> Batch:
+        rows = [normalise(v, settings.prompt_key) if prompts else _as_row(v) for v in batch.rows]
+        batch.rows = rows
+        batch.rejections += contract.validate(rows, file=part.file, row_numbers=batch.numbers)
+        batch.rejections += held_out.rejections(rows, batch.numbers, part.file)
+        return batch
+
+    for batch in ordered_map(check, raw_batches(part.file, settings.prompt_key), num_threads):
+        if part.schema is SchemaName.MEDIA:
+            batch.rejections += ids.repeated(batch)
+        batch.rejections.sort(key=lambda rejection: rejection.row)
+        yield Checked(batch.num_rows, len(batch.rejected_numbers), batch.rejections)
+
+
+def _check_arrow(part: Part, settings: CheckSettings, held_out: HeldOut, num_threads: int) -> Iterator[Checked]:
+    file = Path(part.file).expanduser()
+    contract = settings.contract(part.schema, part.file)
+
+    def check(numbered: "tuple[int, pa.RecordBatch]") -> Checked:
+        first, batch = numbered
+        return _check_record_batch(batch, first, part.file, contract, settings, held_out)
+
+    def numbered() -> "Iterator[tuple[int, pa.RecordBatch]]":
+        first = part.first_number
+        for batch in record_batches(file, part.groups):
+            yield first, batch
+            first += batch.num_rows
+
+    yield from ordered_map(check, numbered(), num_threads)
+
+
+def _check_record_batch(
+    batch: "pa.RecordBatch", first: int, file: str, contract: RowContract, settings: CheckSettings, held_out: HeldOut
+) -> Checked:
+    key, allowed = settings.prompt_key, settings.allowed_env_classes
+    suspects = {*suspicious_rows(batch, allowed, settings.default_env_class, key), *held_out.candidates(batch, key)}
+    places = sorted(suspects)
+    rejections: list[Rejection] = []
+
+    def on_bad_line(position: int, error: DataError) -> None:
+        reason = str(error).partition(f":{position}: ")[2]
+        rejections.append(unreadable(file, first + places[position], reason))
+
+    values = list(batch_values(batch.take(places), 0, Path(file), on_bad_line)) if places else []
+    numbers = [first + places[raw.number] for raw in values]
+    rows = [normalise(raw.value, key) for raw in values]
+    rejections += contract.validate(rows, file=file, row_numbers=numbers)
+    rejections += held_out.rejections(rows, numbers, file)
+    rejections.sort(key=lambda rejection: rejection.row)
+    return Checked(batch.num_rows, len({rejection.row for rejection in rejections}), rejections)
+
+
+def _as_row(value: Any) -> dict[str, Any]:
+    return {"prompt": value} if isinstance(value, str) else value
+
+
+class _Ids:
+    """The ids a file's rows have given themselves: two of the same would merge two groups."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self._row_of: dict[str, int] = {}
+
+    def repeated(self, batch: Batch) -> list[Rejection]:
+        found = []
+        for number, row in zip(batch.numbers, batch.rows, strict=True):
+            prompt_id = get(row, "prompt_id")
+            if prompt_id is None:
+                continue
+            first = self._row_of.setdefault(str(prompt_id), number)
+            if first != number:
+                expected = f"an id of its own; row {first} has this one"
+                found.append(Problem("prompt_id", "repeated id", prompt_id, expected).rejection(self.file, number))
+        return found

@@ -1,0 +1,72 @@
+"""SkyRL's `PromptDataset`: the prompts of some sources that fit the length limit."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rl_core.data.prepare.prompt_items import Item, ItemMaker
+from rl_core.data.prepare.prompt_lengths import LengthCounter
+from rl_core.data.read.readers import read_rows
+from rl_core.data.read.sources import data_files
+from rl_core.data.store.prompt_rows import is_prepared, iter_prepared
+from rl_core.errors import DataError
+from rl_core.runtime.home import Home
+
+
+class PromptDataset:
+    """Items `{"prompt", "env_class", "env_extras", "uid"}` whose templated prompt has at most `max_prompt_length`
+    tokens; `num_dropped` counts the others.
+
+    Args: datasets: files (prepared, or of any format `read_rows` takes), globs, folders, dataset names. num_workers:
+    threads that count tokens. template_kwargs: what the rollout passes to the chat template, so that both see the
+    same prompt. cache_dir: where token counts are kept by content; unset means the local state folder.
+    Raises: DataError when a row has no usable prompt or environment, or nothing is left.
+    """
+
+    def __init__(
+        self,
+        datasets: Sequence[Path | str],
+        tokenizer: Any,
+        max_prompt_length: int,
+        num_workers: int = 8,
+        prompt_key: str = "prompt",
+        env_class_key: str = "env_class",
+        template_kwargs: Mapping[str, Any] | None = None,
+        default_env_class: str | None = None,
+        cache_dir: Path | None = None,
+    ) -> None:
+        make = ItemMaker(env_class_key=env_class_key, default_env_class=default_env_class)
+        folder = cache_dir or Home.default().data / "memo" / "lengths"
+        counter = LengthCounter(tokenizer, template_kwargs, num_workers=num_workers, cache_dir=folder)
+        self.items: list[Item] = []
+        self.num_dropped = 0
+        for path in (file for source in datasets for file in data_files(source)):
+            placed = list(_placed_items(path, make, prompt_key))
+            items, places = [item for item, _ in placed], [place for _, place in placed]
+            lengths = counter.lengths(items, places)
+            kept = [item for item, length in zip(items, lengths, strict=True) if length <= max_prompt_length]
+            self.num_dropped += len(items) - len(kept)
+            self.items += kept
+        if not self.items:
+            raise DataError(
+                f"no prompt is left of {', '.join(map(str, datasets)) or 'no files'}: {self.num_dropped} have more "
+                f"than max_prompt_length {max_prompt_length} tokens"
+            )
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, index: int) -> Item:
+        return self.items[index]
+
+    def collate_fn(self, items: list[Item]) -> list[Item]:
+        """A batch is the list of its items: prompts are padded by the rollout, which knows the side."""
+        return list(items)
+
+
+def _placed_items(path: Path | str, make: ItemMaker, prompt_key: str) -> Iterator[tuple[Item, str]]:
+    if is_prepared(path):
+        yield from ((item, f"{path}:{number}") for number, item in enumerate(iter_prepared(path), start=1))
+    else:
+        rows = read_rows(path, prompt_key=prompt_key)
+        yield from ((make(row, f"{path}:{number}", path), f"{path}:{number}") for number, row in rows)

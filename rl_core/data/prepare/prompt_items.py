@@ -1,0 +1,77 @@
+"""From a row to the item that training sees: `{"prompt", "env_class", "env_extras", "uid"}`."""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Mapping
+from datetime import date, time
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from rl_core.data.read.row_images import image_identity, placed_images
+from rl_core.errors import DataError
+from schemas.problems import as_list, is_missing
+from schemas.prompt_rows import reward_spec_of
+
+Item = dict[str, Any]
+
+
+class ItemMaker:
+    """Turns the rows of one split into items, numbering identical rows.
+
+    A `uid` is a hash of prompt, environment, reward specification and images as written, plus the row's place among
+    identical ones, so it does not change with order, filter, tokenizer or folder.
+    """
+
+    def __init__(self, *, env_class_key: str = "env_class", default_env_class: str | None = None) -> None:
+        self.env_class_key = env_class_key
+        self.default_env_class = default_env_class
+        self._seen: Counter[str] = Counter()
+
+    def __call__(self, row: Mapping[str, Any], place: str, file: Path | str = ".") -> Item:
+        """The item of a row. Args: file: what the paths of its images are relative to.
+
+        Raises: DataError, naming `place`, when prompt or environment is missing, or an image is.
+        """
+        extras = dict(row)
+        prompt = as_list(extras.pop("prompt", None))
+        env_class = extras.pop(self.env_class_key, None)
+        env_class = self.default_env_class if is_missing(env_class) else env_class
+        if not prompt or not all(isinstance(message, Mapping) for message in prompt):
+            raise DataError(f"{place} field prompt: missing, or not a list of messages with role and content")
+        if env_class is None:
+            expected = "the name of an environment in the row, or a default in the recipe"
+            raise DataError(f"{place} field {self.env_class_key}: missing; expected {expected}")
+        if is_missing(extras.get("reward_spec")) and "reward_model" in extras:
+            extras["reward_spec"] = extras.pop("reward_model")
+        identity = [prompt, env_class, reward_spec_of(extras)]
+        if images := as_list(extras.get("images")):
+            identity.append([image_identity(image) for image in images])
+            extras["images"] = placed_images(images, file, place)
+        digest = _digest(identity, place)
+        ordinal = self._seen[digest]
+        self._seen[digest] += 1
+        return {"prompt": prompt, "env_class": env_class, "env_extras": extras, "uid": f"{digest}-{ordinal}"}
+
+
+def to_json(value: Any, place: str) -> str:
+    """`value` as canonical JSON. Raises: DataError, naming `place`, for what JSON cannot hold, such as bytes."""
+    try:
+        return json.dumps(value, ensure_ascii=False, sort_keys=True, default=_plain)
+    except TypeError as error:
+        raise DataError(f"{place}: {error}; a prompt row holds strings, numbers, lists and objects only") from error
+
+
+def _digest(parts: list[Any], place: str) -> str:
+    return hashlib.sha256(to_json(parts, place).encode()).hexdigest()[:16]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, date | time):
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        return str(value)
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"a value of type {type(value).__name__} cannot be kept")

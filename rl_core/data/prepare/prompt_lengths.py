@@ -1,0 +1,155 @@
+"""Tokens of each prompt under the rollout's own chat template, counted in batches on all cores.
+
+Counts are remembered by content: tokenizer, template, its arguments and the messages; never by file name. A file that
+grew by some rows, or a new length limit, is therefore counted from the cache but for the new rows' batches.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rl_core.data.prepare.chat_template import ChatTemplate
+from rl_core.data.prepare.parallel import ordered_map
+from rl_core.data.prepare.prompt_items import Item, to_json
+from rl_core.data.store.atomic import storage_error
+from rl_core.errors import DataError
+
+BATCH = 1024
+COUNTING_VERSION = "2"
+"""Raised whenever the same prompts would be counted otherwise."""
+CountItems = Callable[[Sequence[Item], Mapping[str, Any]], list[int]]
+MAX_BATCH_CHARACTERS = 8 * 2**20
+
+
+class LengthCounter:
+    """Counts the tokens of prompts.
+
+    Args: tokenizer: one with a method `count_items(items, template_kwargs)` counts by itself, since images take tokens
+    too; of one with `why_no_images` rows with images are refused, in these words. template_kwargs: what the rollout
+    passes to the chat template. num_workers: threads; 0 means all cores. The tokenizer works outside the interpreter
+    lock. cache_dir: where counts are kept; None keeps none.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        template_kwargs: Mapping[str, Any] | None = None,
+        *,
+        num_workers: int = 0,
+        cache_dir: Path | None = None,
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.template_kwargs = dict(template_kwargs or {})
+        self.template = ChatTemplate(tokenizer, self.template_kwargs)
+        self.num_workers = num_workers
+        self.cache_dir = cache_dir
+        self.why_no_images: str | None = getattr(tokenizer, "why_no_images", None)
+        self.count_by_itself: CountItems | None = getattr(tokenizer, "count_items", None)
+        self.num_counted = 0
+        """Prompts that were not found in the cache."""
+        # Padding and truncation left over from another user are reset here, not while threads are encoding.
+        tokenizer("", add_special_tokens=False)
+        self._key = _tokenizer_key(tokenizer, self.template_kwargs) if cache_dir else b""
+
+    def lengths(self, items: Sequence[Item], places: Sequence[str]) -> list[int]:
+        """Tokens of each item's templated prompt, as the rollout encodes it.
+
+        Raises: DataError when the chat template refuses a prompt, or it shows what the model cannot see, naming its
+        place.
+        """
+        if self.why_no_images is not None:
+            for item, place in zip(items, places, strict=True):
+                if item.get("env_extras", {}).get("images"):
+                    raise DataError(f"{place}: {self.why_no_images}")
+        batches = ordered_map(self._batch, _batches(items, places), self.num_workers)
+        return [length for batch in batches for length in batch]
+
+    def _batch(self, batch: tuple[Sequence[Item], Sequence[str]]) -> list[int]:
+        import numpy as np
+
+        items, places = batch
+        if self.cache_dir is None:
+            return self._count(items, places)
+        digest = hashlib.sha256(self._key + to_json([_shown(item) for item in items], places[0]).encode()).hexdigest()
+        path = self.cache_dir / digest[:2] / f"{digest}.npy"
+        try:
+            known = np.load(path, allow_pickle=False)
+        except (OSError, ValueError, EOFError):
+            known = None
+        if known is not None and known.shape == (len(items),):
+            return known.tolist()
+        counted = self._count(items, places)
+        _save(path, np.asarray(counted, dtype=np.int32))
+        return counted
+
+    def _count(self, items: Sequence[Item], places: Sequence[str]) -> list[int]:
+        self.num_counted += len(items)
+        if self.count_by_itself is not None:
+            return self._counted_by_itself(self.count_by_itself, items, places)
+        texts = self._render(items, places)
+        encoded = self.tokenizer(texts, add_special_tokens=False, return_attention_mask=False)
+        return [len(ids) for ids in encoded["input_ids"]]
+
+    def _counted_by_itself(self, count: CountItems, items: Sequence[Item], places: Sequence[str]) -> list[int]:
+        lengths = []
+        for item, place in zip(items, places, strict=True):
+            try:
+                lengths += count([item], self.template_kwargs)
+            # Templates and image libraries raise what they like; only here is the row known.
+            except Exception as error:
+                raise DataError(f"{place}: {error}") from error
+        return lengths
+
+    def _render(self, items: Sequence[Item], places: Sequence[str]) -> list[str]:
+        texts = []
+        for item, place in zip(items, places, strict=True):
+            try:
+                texts.append(self.template.prompt(item["prompt"]))
+            # Templates run as Jinja and raise what they like; only here is the row known.
+            except Exception as error:
+                raise DataError(f"{place} field prompt: the tokenizer's chat template refuses it: {error}") from error
+        return texts
+
+
+def _shown(item: Item) -> Any:
+    images = item.get("env_extras", {}).get("images")
+    return [item["prompt"], images] if images else item["prompt"]
+
+
+def _batches(items: Sequence[Item], places: Sequence[str]) -> Iterator[tuple[Sequence[Item], Sequence[str]]]:
+    """Pieces of at most `BATCH` prompts and about `MAX_BATCH_CHARACTERS`."""
+    start = size = 0
+    for end, item in enumerate(items, start=1):
+        size += sum(len(str(message.get("content"))) for message in item["prompt"])
+        if end - start == BATCH or size >= MAX_BATCH_CHARACTERS or end == len(items):
+            yield items[start:end], places[start:end]
+            start, size = end, 0
+
+
+def _tokenizer_key(tokenizer: Any, template_kwargs: Mapping[str, Any]) -> bytes:
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    vocabulary = backend.to_str() if backend is not None else to_json(tokenizer.get_vocab(), "tokenizer")
+    parts = [
+        COUNTING_VERSION,
+        vocabulary,
+        str(tokenizer.chat_template),
+        to_json(dict(template_kwargs), "template_kwargs"),
+    ]
+    return hashlib.sha256("\0".join(parts).encode()).digest()
+
+
+def _save(path: Path, lengths: Any) -> None:
+    import uuid
+
+    import numpy as np
+
+    building = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with building.open("wb") as file:
+            np.save(file, lengths, allow_pickle=False)
+        building.replace(path)
+    except OSError as error:
+        building.unlink(missing_ok=True)
+        raise storage_error(path, error) from error

@@ -1,0 +1,110 @@
+"""The files of a Hugging Face dataset's split, at one commit, in the hub's own cache.
+
+`datasets` knows which files make up a split (its configs, patterns and README entries); the rows are read by this
+project's readers. A format they do not read (CSV, Arrow, compressed JSON) is written out once as Parquet.
+"""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rl_core.data.read.readers import READERS
+from rl_core.data.read.sources import DatasetNotHere, HubName
+from rl_core.errors import DataError
+from rl_core.runtime.home import Home
+
+_SHARD = re.compile(r"-(\d+)-of-(\d+)")
+
+
+def split_files(name: HubName, *, download: bool = True) -> list[Path]:
+    """The local files of a split, fetched at the commit its revision names now.
+
+    Args: download: False uses what is in the cache alone, as does the environment's `HF_HUB_OFFLINE`.
+    Raises: DataError when the dataset, config or split is unknown, or not here and may not be fetched.
+    """
+    from huggingface_hub.constants import is_offline_mode
+
+    with _explained(name):
+        local = is_offline_mode() or not download
+        files = _cached(name) if local else _fetched(name)
+        if all(file.suffix.lower() in READERS for file in files):
+            return files
+        if not download:
+            raise DatasetNotHere(f"{name}: its files are not read directly and are converted by a run")
+        return [_as_parquet(name, files)]
+
+
+def _cached(name: HubName) -> list[Path]:
+    """The split's files in the cached snapshot. Raises: DataError when shards are missing."""
+    from huggingface_hub import snapshot_download
+
+    folder = snapshot_download(name.repo, repo_type="dataset", revision=name.revision, local_files_only=True)
+    files = [Path(file) for file in _files_of_split(folder, name, None)]
+    found = [_SHARD.search(file.name) for file in files]
+    for match in found:
+        if match and sum(other is not None and other[2] == match[2] for other in found) < int(match[2]):
+            raise DatasetNotHere(
+                f"{name}: only {len(files)} of {int(match[2])} files are in {folder}; fetch it online once"
+            )
+    return files
+
+
+def _fetched(name: HubName) -> list[Path]:
+    from huggingface_hub import HfApi, hf_hub_download
+
+    commit = HfApi().dataset_info(name.repo, revision=name.revision).sha
+    prefix = re.compile(rf"^hf://datasets/{re.escape(name.repo)}(@[^/]+)?/")
+    return [
+        Path(hf_hub_download(name.repo, prefix.sub("", file), repo_type="dataset", revision=commit))
+        for file in _files_of_split(name.repo, name, commit)
+    ]
+
+
+def _files_of_split(place: str, name: HubName, commit: str | None) -> list[str]:
+    """What `datasets` counts as the split's files, at a hub repository or in a folder."""
+    import datasets
+
+    builder: Any = datasets.load_dataset_builder(place, name=name.config, revision=commit)
+    splits: dict[str, list[str]] = dict(builder.config.data_files or {})
+    if name.split not in splits:
+        raise DataError(f"{name}: no split {name.split!r}; this dataset has {', '.join(map(str, splits)) or 'none'}")
+    return [str(file) for file in splits[name.split]]
+
+
+def _as_parquet(name: HubName, files: list[Path]) -> Path:
+    """The split in Parquet, converted once per commit by the loader that `datasets` has for its format."""
+    import datasets
+
+    commit = next((part for part in files[0].parts if re.fullmatch(r"[0-9a-f]{40}", part)), "local")
+    label = re.sub(r"[^\w.-]+", "-", f"{name.repo}-{name.config or 'default'}-{name.split}")
+    target = Home.default().data / "hub" / f"{label}-{commit[:12]}.parquet"
+    if not target.is_file():
+        kind = {".csv": "csv", ".tsv": "csv", ".arrow": "arrow"}.get(files[0].suffix.lower(), "json")
+        options: dict[str, Any] = {"sep": "\t"} if files[0].suffix.lower() == ".tsv" else {}
+        load: Any = datasets.load_dataset
+        rows = load(kind, data_files=[str(file) for file in files], split="train", **options)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        building = target.with_suffix(".tmp")
+        rows.to_parquet(building)
+        building.replace(target)
+    return target
+
+
+@contextmanager
+def _explained(name: HubName) -> Iterator[None]:
+    """What the hub's libraries raise, as one message that names the dataset."""
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        yield
+    except DataError:
+        raise
+    except LocalEntryNotFoundError as error:
+        advice = "unset HF_HUB_OFFLINE, or give the path of a file"
+        raise DatasetNotHere(f"{name}: no such file, and no such dataset in the local cache; {advice}") from error
+    except HfHubHTTPError as error:
+        raise DataError(f"{name}: not found on the Hugging Face hub ({str(error).splitlines()[0]})") from error
+    except (OSError, ValueError) as error:
+        raise DataError(f"{name}: {str(error).strip().splitlines()[0]}") from error

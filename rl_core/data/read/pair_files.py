@@ -1,0 +1,100 @@
+"""Where pairs of answers are read from: a cache that the stage `mpo` published, or a file of rows.
+
+Both give a pair by its index, and both have a digest that stands for all their content: a published cache its run
+hash, a file its sha256. A reader that was promised a digest refuses anything else.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from rl_core.data.order.preference_dataset import META, SENTINEL, PreferenceDataset, read_meta
+from rl_core.data.prepare.fingerprint import sha256_file
+from rl_core.data.read.readers import raw_values
+from rl_core.data.read.text_files import OnBadLine
+from rl_core.data.store.publish import parse_sentinel
+from rl_core.errors import DataError
+from schemas.preference_rows import PreferencePair, preference_pair
+
+
+class Pairs(Protocol):
+    """Pairs by index."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> PreferencePair:
+        """Raises: DataError naming file and row when it is no pair."""
+        ...
+
+    def subset_of(self, index: int) -> str:
+        """The name under which a blend weighs this pair."""
+        ...
+
+
+class PairFile:
+    """The rows of one file in memory. Images are relative to its folder; rows about text alone have none.
+
+    Args: on_bad_line: takes lines that cannot be read, which otherwise raise DataError.
+    """
+
+    def __init__(self, path: Path | str, on_bad_line: OnBadLine | None = None) -> None:
+        self.path = Path(path).expanduser()
+        self._rows = list(raw_values(self.path, on_bad_line=on_bad_line))
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: int) -> PreferencePair:
+        raw = self._rows[index]
+        place = f"{self.path}:{raw.number}"
+        if isinstance(raw.value, str):
+            raise DataError(f"{place}: a text; expected an object with question, chosen and rejected")
+        return preference_pair(raw.value, folder=self.path.absolute().parent, place=place, needs_image=False)
+
+    def subset_of(self, index: int) -> str:
+        return self.path.stem
+
+
+def is_cache(path: Path) -> bool:
+    """Whether a path names a published cache of the stage `mpo`."""
+    return path.is_dir() or path.name == META
+
+
+def digest_of(path: Path) -> str:
+    """What stands for the content of a cache or file. Raises: DataError when a cache is not complete."""
+    if not is_cache(path):
+        return sha256_file(path)
+    root = cache_root(path)
+    sentinel = parse_sentinel(root, SENTINEL)
+    if sentinel is None:
+        raise DataError(f"{root}: no readable {SENTINEL}, so this is no published mpo cache; run rl-train prep -c mpo")
+    return sentinel.run_hash
+
+
+def open_pairs(path: Path, digest: str, on_bad_line: OnBadLine | None = None) -> Pairs:
+    """The pairs of a cache or file. Raises: DataError when its content is not what `digest` stands for."""
+    if is_cache(path):
+        return PreferenceDataset(cache_root(path), digest)
+    found = sha256_file(path)
+    if found != digest:
+        raise DataError(f"{path}: has changed since it was prepared ({found[:12]}, not {digest[:12]}); prepare again")
+    return PairFile(path, on_bad_line)
+
+
+def content_files(path: Path) -> list[Path]:
+    """The files that decide which pairs there are: the file itself, or a cache's meta and annotations."""
+    if not is_cache(path):
+        return [path]
+    root = cache_root(path)
+    return [root / META, *(root / entry["annotation"] for entry in read_meta(root).values())]
+
+
+def cache_root(path: Path) -> Path:
+    """The folder of a cache that is named by itself or by its meta file."""
+    return path.parent if path.name == META else path
+
+
+def relative_images(images: Sequence[str], path: Path) -> list[str]:
+    """Image paths as the cache or file at `path` has them: the same wherever it lies."""
+    root = f"{(cache_root(path) if is_cache(path) else path.parent).absolute()}/"
+    return [image.removeprefix(root) for image in images]

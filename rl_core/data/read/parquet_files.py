@@ -1,0 +1,108 @@
+"""Rows of Parquet files, streamed by row group in batches of bounded size."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rl_core.data.read.text_files import OnBadLine, RawValue
+from rl_core.errors import DataError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+MAX_BATCH_BYTES = 32 * 2**20
+MAX_BATCH_ROWS = 32768
+MIN_BATCH_ROWS = 16
+_LEAVES = {str, int, float, bool, bytes}
+
+
+def read_parquet(file: Path, _prompt_key: str, on_bad_line: OnBadLine) -> Iterator[RawValue]:
+    """One object per row; nulls that Arrow added to make structs alike are dropped again."""
+    number = 1
+    for batch in record_batches(file):
+        yield from batch_values(batch, number, file, on_bad_line)
+        number += batch.num_rows
+
+
+def record_batches(file: Path, groups: Sequence[int] | None = None) -> "Iterator[pa.RecordBatch]":
+    """The record batches of some row groups, or all, in order. Raises: DataError when the file cannot be read."""
+    with open_parquet(file) as table:
+        chosen = range(table.num_row_groups) if groups is None else groups
+        for group in chosen:
+            metadata = table.metadata.row_group(group)
+            per_row = max(1, metadata.total_byte_size // max(1, metadata.num_rows))
+            rows = max(MIN_BATCH_ROWS, min(MAX_BATCH_ROWS, MAX_BATCH_BYTES // per_row))
+            yield from table.iter_batches(batch_size=rows, row_groups=[group])
+
+
+@contextmanager
+def open_parquet(file: Path) -> "Iterator[pq.ParquetFile]":
+    """An open Parquet file; whatever Arrow says about a damaged one becomes a DataError with its name."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        # A buffered stream keeps a row group's column chunks out of memory until they are decoded.
+        with pq.ParquetFile(file, buffer_size=2**20, pre_buffer=False) as table:
+            yield table
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{file}: not a readable Parquet file ({error})") from error
+
+
+def batch_values(batch: "pa.RecordBatch", first_number: int, file: Path, on_bad_line: OnBadLine) -> Iterator[RawValue]:
+    """The rows of a batch as plain values, a few at a time."""
+    size = batch.nbytes // max(1, batch.num_rows)
+    step = max(1, min(1024, MAX_BATCH_BYTES // max(1, size)))
+    plain = not any(_needs_cleaning(column) for column in batch.columns)
+    for start in range(0, batch.num_rows, step):
+        part = batch.slice(start, step)
+        try:
+            rows = part.to_pylist()
+        except UnicodeDecodeError:
+            rows = list(_one_by_one(part, first_number + start, file, on_bad_line))
+        for i, row in enumerate(rows, start=first_number + start):
+            if row is not None:
+                yield RawValue(i, row if plain else without_nulls(row), size)
+
+
+def _needs_cleaning(array: "pa.Array") -> bool:
+    """Whether a column may hold what `without_nulls` changes; true of whatever is not known to be plain."""
+    import pyarrow as pa
+
+    kind = array.type
+    if array.null_count:
+        return True
+    if pa.types.is_struct(kind):
+        return any(_needs_cleaning(array.field(index)) for index in range(kind.num_fields))
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return _needs_cleaning(array.values)
+    strings = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    others = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+    return not (strings or others or pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def without_nulls(value: Any) -> Any:
+    """`value` without the keys that hold None, and with whole decimals (wide integers in Arrow) as integers."""
+    if isinstance(value, dict):
+        return {
+            key: item if type(item) in _LEAVES else without_nulls(item)
+            for key, item in value.items()
+            if item is not None
+        }
+    if isinstance(value, list):
+        return [without_nulls(item) for item in value]
+    if isinstance(value, Decimal) and value.is_finite() and value == value.to_integral_value():
+        return int(value)
+    return value
+
+
+def _one_by_one(part: "pa.RecordBatch", first: int, file: Path, on_bad_line: OnBadLine) -> Iterator[Any]:
+    for i in range(part.num_rows):
+        try:
+            yield part.slice(i, 1).to_pylist()[0]
+        except UnicodeDecodeError as error:
+            on_bad_line(first + i, DataError(f"{file}:{first + i}: a string is not UTF-8 ({error.reason})"))
+            yield None

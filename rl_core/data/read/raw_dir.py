@@ -1,0 +1,140 @@
+"""Raw inputs: there already, or fetched from the Hugging Face hub at a commit that is written down.
+
+A folder is complete when every required file is in it. Where an upstream layout is not declared file by file, any
+content counts, except what an interrupted download leaves: `.cache`, `*.incomplete`, a lone README.
+"""
+
+import errno
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rl_core.data.store.atomic import atomic_write_json, storage_error
+from rl_core.data.store.lock import Note, OutputLock
+from rl_core.errors import DataError, StorageError
+
+MARK = ".rl-train-download.json"
+"""What was fetched into the folder: source, commit, and whether all of it arrived."""
+ENV_OVERRIDES = {"mmpr_tiny": "OMNI3_MMPR_TINY_RAW", "mmpr_public": "OMNI3_MMPR_PUBLIC_RAW"}
+"""Dataset -> the environment variable that names its raw folder."""
+
+_NO_CONTENT = ("readme", "license", ".git")
+
+
+@dataclass(frozen=True)
+class RawDir:
+    """A complete folder of raw inputs."""
+
+    path: Path
+    revision: str | None
+    """Commit it was fetched at; None for files that were put there by hand."""
+
+
+@dataclass(frozen=True)
+class HubSource:
+    """A dataset repository, `hf://owner/name` or `hf://owner/name@revision`."""
+
+    repo_id: str
+    revision: str | None
+
+    @classmethod
+    def parse(cls, uri: str) -> "HubSource":
+        """Raises: DataError when it is not of that form."""
+        body = uri.removeprefix("hf://").removeprefix("datasets/")
+        repo_id, _, revision = body.partition("@")
+        if not uri.startswith("hf://") or repo_id.count("/") != 1 or not all(repo_id.split("/")):
+            raise DataError(f"source_uri {uri!r}: expected hf://owner/name or hf://owner/name@revision")
+        return cls(repo_id, revision or None)
+
+
+def content_files(folder: Path) -> Iterator[Path]:
+    """The files of a raw folder that are data: nothing hidden, half fetched, or about the data."""
+    for root, folders, files in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(files):
+            about = name.lower().startswith(_NO_CONTENT)
+            if not (name.startswith(".") or name.endswith((".incomplete", ".lock", ".part")) or about):
+                yield Path(root) / name
+
+
+def missing_files(input_dir: Path, required: Sequence[str]) -> list[str]:
+    """What keeps the folder from being complete; empty when nothing does."""
+    mark = _read_mark(input_dir)
+    if mark is not None and not mark.get("complete"):
+        return [f"the rest of {mark.get('source_uri')}, whose download was interrupted"]
+    if required:
+        return [name for name in required if not (input_dir / name).is_file()]
+    return [] if any(True for _ in content_files(input_dir)) else ["any data file"]
+
+
+def ensure_raw_dir(
+    input_dir: Path | str,
+    source_uri: str | None = None,
+    required: Sequence[str] = (),
+    *,
+    env_name: str | None = None,
+    note: Note | None = None,
+) -> RawDir:
+    """A folder with the raw inputs; fetches them when they are missing and `source_uri` is set.
+
+    Args: required: file names relative to the folder; empty takes any content. env_name: the environment variable that
+    may name another folder, for the message. note: is told what is being fetched.
+    Raises: DataError naming exactly the missing files and what to set.
+    """
+    folder = Path(input_dir).expanduser()
+    missing = missing_files(folder, required)
+    if not missing:
+        return RawDir(folder, recorded_revision(folder))
+    if not source_uri:
+        variable = f", or export {env_name}" if env_name else ""
+        raise DataError(
+            f"{folder}: missing {', '.join(missing)}; put them there, set input_dir to where they are{variable}, "
+            "or set source_uri (hf://owner/name) to fetch them"
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with OutputLock(folder.parent / f".{folder.resolve().name}.download.lock", note):
+            if missing_files(folder, required):
+                _fetch(folder, source_uri, note)
+    except OSError as error:
+        raise storage_error(error.filename or folder, error) from error
+    if missing := missing_files(folder, required):
+        raise DataError(f"{folder}: {source_uri} was fetched, and {', '.join(missing)} is not in it; check source_uri")
+    return RawDir(folder, recorded_revision(folder))
+
+
+def _fetch(folder: Path, source_uri: str, note: Note | None) -> None:
+    from huggingface_hub import HfApi, snapshot_download
+
+    source = HubSource.parse(source_uri)
+    try:
+        commit = HfApi().dataset_info(source.repo_id, revision=source.revision).sha
+        if note is not None:
+            note(f"fetching {source_uri} at {commit} into {folder}")
+        state = {"source_uri": source_uri, "revision": commit}
+        atomic_write_json(folder / MARK, {**state, "complete": False})
+        snapshot_download(source.repo_id, repo_type="dataset", revision=commit, local_dir=folder)
+        atomic_write_json(folder / MARK, {**state, "complete": True})
+    except StorageError:
+        raise
+    except Exception as error:  # the hub's client raises what its transport raises
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
+            raise
+        said = str(error).strip().splitlines() or [type(error).__name__]
+        advice = f"check the name, the network and HF_TOKEN, or put the files into {folder} by hand"
+        raise DataError(f"{source_uri}: cannot be fetched ({said[0]}); {advice}") from error
+
+
+def recorded_revision(folder: Path) -> str | None:
+    """The commit a folder was fetched at, or None for files that were put there by hand."""
+    mark = _read_mark(folder)
+    return mark.get("revision") if mark is not None else None
+
+
+def _read_mark(folder: Path) -> dict[str, str] | None:
+    try:
+        return json.loads((folder / MARK).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,96 @@
+"""From a recipe's data entries to files."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeGuard
+
+from rl_core.builtin.data.picture_rows import PicturesSpec, materialise_pictures, planned_pictures
+from rl_core.builtin.data.reasoning_problems import GenerateSpec, materialise, planned_path
+from rl_core.data.check.parts import CheckSettings
+from rl_core.data.prepare.prompts import PreparationSettings
+from rl_core.data.read.sources import DatasetNotHere, data_files
+from rl_core.envs import accepted_ground_truths
+from rl_core.envs.registration import kinds_of, spec
+from rl_core.runtime.home import Home
+from schemas.contract import SchemaName
+from schemas.recipe import Domain, Recipe
+
+
+def resolve_sources(entries: Sequence[str | dict[str, Any]], data_dir: Path) -> list[Path]:
+    """The files behind entries; problems are generated and datasets fetched on first use, then kept as they are."""
+    files: list[Path] = []
+    for entry in entries:
+        if _is_task(entry):
+            files.append(materialise(GenerateSpec(**entry), data_dir / "generated"))
+        elif _is_pictures(entry):
+            files.append(materialise_pictures(PicturesSpec(**entry), data_dir / "generated"))
+        else:
+            files += data_files(entry)
+    return files
+
+
+def planned_sources(entries: Sequence[str | dict[str, Any]], data_dir: Path) -> tuple[list[Path], str]:
+    """The same files without making or fetching any, and what would have to be done first (empty: nothing)."""
+    files: list[Path] = []
+    first = ""
+    for entry in entries:
+        if _is_task(entry):
+            files.append(planned_path(GenerateSpec(**entry), data_dir / "generated"))
+            first = first if files[-1].is_file() else "the problems would be generated first"
+            continue
+        if _is_pictures(entry):
+            files.append(planned_pictures(PicturesSpec(**entry), data_dir / "generated"))
+            first = first if files[-1].is_file() else "the pictures would be drawn first"
+            continue
+        try:
+            files += data_files(entry, download=False)
+        except DatasetNotHere as error:
+            first = f"the dataset would be fetched first ({error})"
+    return files, first
+
+
+def check_settings(recipe: Recipe) -> CheckSettings:
+    """The contract a recipe's rows are held to."""
+    if recipe.domain is Domain.PREFERENCE:
+        return CheckSettings({}, schema=SchemaName.PREFERENCE, pairs_alone=True)
+    if recipe.draws:
+        return CheckSettings({}, schema=SchemaName.MEDIA)
+    allowed = accepted_ground_truths() | _own_environments(recipe)
+    return CheckSettings(allowed, recipe.data.default_env_class, schema=SchemaName.PROMPT)
+
+
+def validation_settings(recipe: Recipe) -> dict[str, Any]:
+    """What validation and preparation must agree on."""
+    return {
+        "allowed_env_classes": accepted_ground_truths() | _own_environments(recipe),
+        "default_env_class": recipe.data.default_env_class,
+        "policy": recipe.data.on_invalid,
+        "max_bad_fraction": recipe.data.max_bad_fraction,
+    }
+
+
+def _is_task(entry: str | dict[str, Any]) -> TypeGuard[dict[str, Any]]:
+    return isinstance(entry, dict) and "task" in entry
+
+
+def _is_pictures(entry: str | dict[str, Any]) -> TypeGuard[dict[str, Any]]:
+    return isinstance(entry, dict) and "pictures" in entry
+
+
+def _own_environments(recipe: Recipe) -> dict[str, frozenset[str]]:
+    """Environments outside the project, which the recipe names by import path."""
+    named = {env_id: options for env_id, options in recipe.environments.items() if ":" in env_id or "target" in options}
+    return {env_id: kinds_of(spec(env_id, options).load()) for env_id, options in named.items()}
+
+
+def preparation_settings(recipe: Recipe, home: Home, tokenizer_id: str) -> PreparationSettings:
+    """What a recipe asks of `prepare_cache` and `plan_cache`."""
+    return PreparationSettings(
+        name=recipe.name,
+        tokenizer_id=tokenizer_id,
+        max_prompt_length=recipe.data.max_prompt_length,
+        template_kwargs=recipe.model.chat_template_kwargs,
+        cache_root=home.cache,
+        memo_dir=home.data / "memo",
+        **validation_settings(recipe),
+    )

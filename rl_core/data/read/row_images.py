@@ -1,0 +1,59 @@
+"""The pictures of prompt rows: `images`, a list of `{bytes, path}` (MMPR-Tiny) or paths.
+
+Preparation turns each into what can travel in a prepared row: a path or URI that no longer depends on a folder, or the
+file's own bytes in base64.
+"""
+
+import base64
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rl_core.data.order.vision_dataset import IMAGES, cache_path
+from rl_core.errors import DataError
+from schemas.media_checks import is_remote, load_image, resolve_uri
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+BASE64 = "data:;base64,"
+
+
+def placed_images(images: Sequence[Any], file: Path | str, place: str) -> list[str]:
+    """The images of a row of `file` as text. In a published vision cache, paths lead below `MMPR-Tiny/images`.
+
+    Raises: DataError, naming `place`, when there is neither bytes nor a path, or no such file.
+    """
+    folder = Path(file).expanduser().resolve().parent
+    return [_placed(image, folder, f"{place} field images[{index}]") for index, image in enumerate(images)]
+
+
+def image_identity(image: Any) -> str:
+    """What stands for an image as written: the digest of its bytes, or its path."""
+    content = image.get("bytes") if isinstance(image, Mapping) else None
+    if isinstance(content, bytes) and content:
+        return hashlib.sha256(content).hexdigest()
+    return str(image.get("path") if isinstance(image, Mapping) else image)
+
+
+def open_image(image: str) -> "Image":
+    """The decoded RGB picture behind what `placed_images` gave. Raises: DataError."""
+    if image.startswith(BASE64):
+        return load_image(base64.b64decode(image.removeprefix(BASE64)))
+    return load_image(image)
+
+
+def _placed(image: Any, folder: Path, where: str) -> str:
+    content = image.get("bytes") if isinstance(image, Mapping) else None
+    if isinstance(content, bytes) and content:
+        return BASE64 + base64.b64encode(content).decode()
+    path = image.get("path") if isinstance(image, Mapping) else image
+    if not isinstance(path, str) or not path.strip():
+        raise DataError(f"{where}: neither bytes nor a path")
+    if is_remote(path):
+        return path
+    found = str(folder / cache_path(path)) if (folder / IMAGES).is_dir() else resolve_uri(path, folder)
+    if not Path(found).is_file():
+        raise DataError(f"{where}: no file {found}")
+    return found

@@ -1,0 +1,145 @@
+"""Rows of `.txt`, `.jsonl` and `.json` files: UTF-8 with or without a BOM, any newlines.
+
+A line that cannot be read (bad JSON, bytes that are no UTF-8, half a surrogate pair, which no tokenizer takes) is
+handed to `on_bad_line`; the lines after it are read on.
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rl_core.data.read.json_stream import UnreadableJson, is_list, list_values, parse
+from rl_core.errors import DataError
+
+OnBadLine = Callable[[int, DataError], None]
+"""Called with the number and the error of a row that cannot be read."""
+
+
+class RawValue(NamedTuple):
+    """A row as the file has it."""
+
+    number: int
+    value: Any
+    num_bytes: int
+    """About what it takes in memory."""
+
+
+def read_txt(file: Path, _prompt_key: str, on_bad_line: OnBadLine) -> Iterator[RawValue]:
+    """One prompt per non-empty line."""
+    for number, line in _lines(file, on_bad_line):
+        yield RawValue(number, line, len(line))
+
+
+def read_jsonl(file: Path, _prompt_key: str, on_bad_line: OnBadLine) -> Iterator[RawValue]:
+    """One object or string per non-empty line."""
+    for number, line in _lines(file, on_bad_line):
+        try:
+            value = parse(line)
+            if not isinstance(value, str | dict):
+                raise UnreadableJson(f"the line is {_name(value)}; expected an object or a string")
+            check_text(line, value)
+        except DataError as error:
+            on_bad_line(number, DataError(f"{file}:{number}: {error}"))
+        else:
+            yield RawValue(number, value, len(line))
+
+
+def read_json(file: Path, prompt_key: str, on_bad_line: OnBadLine) -> Iterator[RawValue]:
+    """A list of objects or strings, an object with such a list, or one object."""
+    _refuse_other_encodings(file)
+    if is_list(file):
+        values = ((value, len(source), source) for value, source in list_values(file))
+    else:
+        text = file.read_text(encoding="utf-8-sig", errors="surrogateescape")
+        try:
+            document = parse(text) if text.strip() else []
+        except UnreadableJson as error:
+            raise UnreadableJson(f"{file}: {error}") from error
+        rows = _row_list(document, file, prompt_key)
+        values = ((value, len(text) // max(1, len(rows)), text) for value in rows)
+    for number, (value, size, source) in enumerate(values, start=1):
+        try:
+            if not isinstance(value, str | dict):
+                raise UnreadableJson(f"row {number} is {_name(value)}; expected an object or a string")
+            check_text(source, value)
+        except DataError as error:
+            on_bad_line(number, DataError(f"{file}:{number}: {error}"))
+        else:
+            yield RawValue(number, value, size)
+
+
+def check_text(source: str, value: Any) -> None:
+    """Refuse text that no UTF-8 file can hold. Raises: UnreadableJson.
+
+    Args: source: the text that `value` was parsed from; most show at a glance that nothing can be wrong.
+    """
+    if source.isascii() and "\\ud" not in source and "\\uD" not in source:
+        return
+    if (found := _surrogate_in(value)) is not None:
+        if 0xDC80 <= found <= 0xDCFF and chr(found) in source:
+            raise UnreadableJson(f"byte 0x{found - 0xDC00:02x} is not UTF-8; save the file as UTF-8")
+        raise UnreadableJson(f"\\u{found:04x} is half a surrogate pair, which is no character")
+
+
+def _lines(file: Path, on_bad_line: OnBadLine) -> Iterator[tuple[int, str]]:
+    _refuse_other_encodings(file)
+    with file.open(encoding="utf-8-sig", errors="surrogateescape") as lines:
+        for number, line in enumerate(lines, start=1):
+            stripped = line.strip()
+            if not stripped:
+                continue
+            if not stripped.isascii():
+                try:
+                    check_text(stripped, stripped)
+                except DataError as error:
+                    on_bad_line(number, DataError(f"{file}:{number}: {error}"))
+                    continue
+            yield number, stripped
+
+
+def _refuse_other_encodings(file: Path) -> None:
+    with file.open("rb") as raw:
+        head = raw.read(4)
+    if head[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\0" in head:
+        raise DataError(f"{file}: not UTF-8 (it looks like UTF-16 or UTF-32); save the file as UTF-8")
+
+
+def _row_list(document: Any, file: Path, prompt_key: str) -> list[Any]:
+    """The rows of a document that is an object: a list in it, or itself."""
+    keys = list(dict.fromkeys((prompt_key, "prompts", "caption", "prompt")))
+    if isinstance(document, dict):
+        for key in ("prompts", *keys):
+            value = document.get(key)
+            if isinstance(value, list) and not _is_conversation(value):
+                return value
+            if key == "prompts" and isinstance(value, str):
+                return [value]
+        if any(key in document for key in keys if key != "prompts") or "responses_create_params" in document:
+            return [document]
+    elif isinstance(document, list):
+        return document
+    expected = f"a list of strings or objects, or an object with such a list or a text under {' or '.join(keys)}"
+    raise DataError(f"{file}: the top level is {_name(document)}; expected {expected}")
+
+
+def _is_conversation(value: list[Any]) -> bool:
+    return bool(value) and all(isinstance(item, dict) and {"role", "content"} <= item.keys() for item in value)
+
+
+def _surrogate_in(value: Any) -> int | None:
+    """The first lone surrogate in any string of a value, or None."""
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            return ord(value[error.start])
+        return None
+    parts = [*value.keys(), *value.values()] if isinstance(value, dict) else value
+    if not isinstance(parts, list):
+        return None
+    return next((found for part in parts if (found := _surrogate_in(part)) is not None), None)
+
+
+def _name(value: Any) -> str:
+    names = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", type(None): "null"}
+    return names.get(type(value), "a number")

@@ -1,0 +1,14 @@
+"""Preparation stages, one file each: what goes in and how it is built. `rl_core.data.prepare.job` does the rest.
+
+| stage       | from                                                | to |
+|-------------|-----------------------------------------------------|----|
+| `mpo`       | MMPR: meta, annotations, images                     | `MMPR-v1.2/` |
+| `vision`    | MMPR-Tiny: Parquet, images                          | `mmpr_tiny.parquet`, `MMPR-Tiny/images/` |
+| `text`      | a blend of response rows, some of them placeholders | `train/`, `val/`, `manifest.json` |
+| `diffusion` | prompt files with condition images                  | `prompts.jsonl`, `images/`, `manifest.json` |
+"""
+
+from rl_core.data.stages.base import Stage
+from rl_core.runtime.registry import Registry
+
+stages: Registry[Stage] = Registry("preparation stage", "rl_core.data.stages")

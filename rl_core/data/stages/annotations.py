@@ -1,0 +1,212 @@
+"""MMPR annotations: found by what the meta calls them, judged row by row, and written without the rows that fail.
+
+A good row is written as it was read, byte for byte.
+"""
+
+import hashlib
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import IO, Any
+
+from rl_core.data.prepare.workers import Advance
+from rl_core.data.read.archives import ArchiveLimits, Parts, list_members, open_archive
+from rl_core.data.read.json_stream import UnreadableJson, parse
+from rl_core.data.read.raw_dir import content_files
+from rl_core.data.read.text_files import check_text
+from rl_core.data.stages.base import Tally, slug
+from rl_core.errors import DataError
+from schemas.preference_rows import preference_contract, preference_values
+from schemas.problems import as_list
+
+ROWS_SUFFIX = ".jsonl"
+
+
+@dataclass(frozen=True)
+class AnnotationSource:
+    """A file of rows: on disk, or a member of an archive."""
+
+    path: str
+    member: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.member}" if self.member else self.path
+
+
+@dataclass(frozen=True)
+class Subset:
+    """A subset to judge: one entry of the meta file."""
+
+    name: str
+    source: AnnotationSource
+    work: str
+    """Folder that is being built; images are in it already."""
+    root: str
+    """Image folder inside the cache."""
+    target: str
+    """Annotation file inside the cache."""
+    bad_images: Mapping[str, str]
+    preview_rows: int
+
+
+@dataclass
+class Judged:
+    """A subset's rows, counted and written."""
+
+    name: str
+    tally: Tally = field(default_factory=Tally)
+    preview: list[dict[str, Any]] = field(default_factory=list)
+    digest: str = ""
+
+
+def find_annotations(
+    input_dir: Path, wanted: Mapping[str, str], limits: ArchiveLimits | None = None
+) -> dict[str, AnnotationSource]:
+    """The file of each subset: the one whose path ends most like the meta's `annotation`.
+
+    Args: wanted: subset -> path in the meta. Raises: DataError when there is none, or two fit equally well.
+    """
+    found: list[tuple[tuple[str, ...], AnnotationSource]] = []
+    for path in content_files(input_dir):
+        if path.suffix.lower() == ROWS_SUFFIX:
+            found.append((path.relative_to(input_dir).parts, AnnotationSource(str(path.resolve()))))
+        elif path.suffix.lower() == ".zip":
+            for member in list_members(path, limits or ArchiveLimits(), _rows_only):
+                source = AnnotationSource(str(path.resolve()), member.name)
+                found.append((PurePosixPath(member.target).parts, source))
+    return {name: _best(input_dir, name, path, found) for name, path in wanted.items()}
+
+
+def name_annotations(wanted: Mapping[str, str]) -> dict[str, str]:
+    """File names inside the cache: the meta's own, or the subset's where two subsets share one.
+
+    Args: wanted: subset -> path in the meta. Raises: DataError when two subsets cannot be told apart.
+    """
+    own = {name: PurePosixPath(path.replace("\\", "/")).name for name, path in wanted.items()}
+    folded = [file.casefold() for file in own.values()]
+    names = {
+        name: file if folded.count(file.casefold()) == 1 else re.sub(r"[^\w.-]+", "_", name) + ROWS_SUFFIX
+        for name, file in own.items()
+    }
+    taken: dict[str, str] = {}
+    for name, file in names.items():
+        if file.casefold() in taken:
+            raise DataError(
+                f"subsets {taken[file.casefold()]!r} and {name!r} share the file {file}; rename one of them"
+            )
+        taken[file.casefold()] = name
+    return names
+
+
+def judge_subsets(subsets: Sequence[Subset], advance: Advance) -> list[Judged]:
+    """Judge and write several subsets; one worker's job."""
+    results = []
+    for subset in subsets:
+        results.append(_judge(subset))
+        advance(1)
+    return results
+
+
+def _judge(subset: Subset) -> Judged:
+    judged, digest = Judged(subset.name), hashlib.sha256()
+    contract, problem_of = preference_contract(), _image_judge(subset)
+    with _open_source(subset.source) as lines, (Path(subset.work) / subset.target).open("xb") as out:
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            place = f"{subset.source}:{number}"
+            try:
+                row = _row_of(line)
+            except (DataError, UnicodeDecodeError) as error:
+                judged.tally.refuse("unreadable_line", place, str(error))
+                continue
+            if problems := contract.problems(row):
+                judged.tally.refuse(slug(problems[0]), place, problems[0].at("").strip())
+                continue
+            if refusal := problem_of(row):
+                judged.tally.refuse(refusal[0], place, f"field image: {refusal[1]}")
+                continue
+            written = line.strip() + b"\n"
+            out.write(written)
+            digest.update(written)
+            judged.tally.keep()
+            if len(judged.preview) < subset.preview_rows:
+                judged.preview.append({"subset": subset.name, **row})
+    if not judged.tally.kept:
+        (Path(subset.work) / subset.target).unlink()
+    judged.digest = digest.hexdigest()
+    return judged
+
+
+def _row_of(line: bytes) -> dict[str, Any]:
+    text = line.decode("utf-8-sig")
+    row = parse(text)
+    if not isinstance(row, dict):
+        raise UnreadableJson("the line is no object")
+    check_text(text, row)
+    return row
+
+
+def _image_judge(subset: Subset) -> Callable[[Mapping[str, Any]], tuple[str, str] | None]:
+    """What says why a row's images cannot be used: the counter and the sentence."""
+    work, seen = Path(subset.work), dict[str, bool]()
+
+    def exists(path: str) -> bool:
+        if path not in seen:
+            seen[path] = (work / path).is_file()
+        return seen[path]
+
+    def judge(row: Mapping[str, Any]) -> tuple[str, str] | None:
+        value = preference_values(row)["image"]
+        for image in [value] if isinstance(value, str) else as_list(value) or []:
+            path = PurePosixPath(subset.root, image).as_posix()
+            if ".." in PurePosixPath(image).parts or PurePosixPath(image).is_absolute():
+                return "image_outside_cache", f"{image} leads out of {subset.root}"
+            if not exists(path):
+                return "missing_image_file", f"no file {path}; expected it among the images"
+            if path in subset.bad_images:
+                return "unreadable_image", f"{path}: {subset.bad_images[path]}"
+        return None
+
+    return judge
+
+
+@contextmanager
+def _open_source(source: AnnotationSource) -> Iterator[IO[bytes]]:
+    if source.member is None:
+        with Path(source.path).open("rb") as lines:
+            yield lines
+        return
+    with open_archive(Path(source.path)) as archive, archive.open(source.member) as lines:
+        yield lines
+
+
+def _best(
+    input_dir: Path, name: str, wanted: str, found: Sequence[tuple[tuple[str, ...], AnnotationSource]]
+) -> AnnotationSource:
+    parts = PurePosixPath(wanted.replace("\\", "/")).parts
+    scored = [(_common_end(parts, other), source) for other, source in found]
+    best = max((score for score, _ in scored), default=0)
+    if not best:
+        raise DataError(
+            f"{input_dir}: subset {name!r}: no file {parts[-1] if parts else wanted}; expected its annotations"
+        )
+    fitting = [source for score, source in scored if score == best]
+    if len(fitting) > 1:
+        raise DataError(f"{input_dir}: subset {name!r}: {fitting[0]} and {fitting[1]} both fit {wanted!r}; rename one")
+    return fitting[0]
+
+
+def _common_end(one: Sequence[str], other: Sequence[str]) -> int:
+    count = 0
+    for left, right in zip(reversed(one), reversed(other), strict=False):
+        if left != right:
+            break
+        count += 1
+    return count
+
+
+def _rows_only(parts: Parts) -> str | None:
+    return "/".join(parts) if parts[-1].lower().endswith(ROWS_SUFFIX) and parts[0] != "__MACOSX" else None

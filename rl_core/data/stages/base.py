@@ -1,0 +1,223 @@
+"""What a preparation stage is: its settings, its inputs, and how its output is built."""
+
+import json
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Literal, TypeVar
+
+from pydantic import Field
+
+from rl_core.data.prepare.job import Job
+from rl_core.data.prepare.workers import Advance, Runner, num_cores, run_here, run_in_processes
+from rl_core.data.read.raw_dir import missing_files
+from rl_core.data.store.atomic import atomic_write_text
+from rl_core.data.store.publish import Built
+from rl_core.errors import DataError, RLTrainError
+from rl_core.runtime.registry import PluginConfig
+from schemas.problems import Problem
+from schemas.receipts import SourceFile
+
+Progress = Callable[[str, int, int], None]
+"""Told the phase, how much of it is done, and how much there is (0: unknown)."""
+
+MAX_EXAMPLES = 10
+SMALL_BYTES = 8 * 2**20
+_PLACES = frozenset({"stage", "input_dir", "output_dir", "num_workers", "ray_address"})
+"""Settings that say where or how fast, never what comes out."""
+
+
+class StageConfig(PluginConfig):
+    """Settings that every stage has."""
+
+    stage: str
+    """`mpo`, `text`, `vision` or `diffusion`."""
+    dataset_name: str
+    """What the data is called; it is part of the summary and of the artifact's metadata."""
+    source_uri: str | None = None
+    """`hf://owner/name[@revision]`, fetched into `input_dir` when that is not complete."""
+    input_dir: Path
+    """Folder of the raw files."""
+    output_dir: Path
+    """Folder that becomes the cache; replaced as a whole."""
+    on_invalid: Literal["fail", "drop"] = "fail"
+    """Whether a bad row ends the preparation, or is left out and counted."""
+    max_bad_fraction: float = Field(default=0.0, ge=0, le=1)
+    """Under `drop`: more bad rows than this share end the preparation all the same."""
+    num_workers: int | None = Field(default=None, ge=1)
+    """Processes for the heavy part; unset means every core."""
+    ray_address: str | None = None
+    """Ray cluster that does the heavy part; all its machines must see `input_dir` and `output_dir`."""
+
+
+@dataclass
+class Tally:
+    """Rows of a stage: how many, and why some were left out."""
+
+    total: int = 0
+    kept: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+    examples: list[str] = field(default_factory=list)
+
+    def refuse(self, reason: str, place: str, problem: str) -> None:
+        """Count a bad row under `reason` and keep it as an example while there are few."""
+        self.total += 1
+        self.reasons[reason] += 1
+        if len(self.examples) < MAX_EXAMPLES:
+            self.examples.append(f"{place} {problem}")
+
+    def keep(self, count: int = 1) -> None:
+        """Count good rows."""
+        self.total += count
+        self.kept += count
+
+    def add(self, other: "Tally") -> None:
+        """Add the rows of another part of the input."""
+        self.total += other.total
+        self.kept += other.kept
+        self.reasons.update(other.reasons)
+        self.examples += other.examples[: MAX_EXAMPLES - len(self.examples)]
+
+    def counts(self) -> dict[str, int]:
+        """`total`, `kept`, and one count per reason."""
+        return {"total": self.total, "kept": self.kept, **dict(sorted(self.reasons.items()))}
+
+    def apply(self, config: StageConfig, where: Path) -> None:
+        """Raises: DataError when the policy refuses these rows, or none is left."""
+        bad = self.total - self.kept
+        listed = "".join(f"\n  {example}" for example in self.examples)
+        found = f"{where}: {bad} of {self.total} rows cannot be used"
+        if not self.kept:
+            raise DataError(f"{found}, so none is left and nothing is published{listed}")
+        if config.on_invalid == "fail" and bad:
+            raise DataError(f"{found}; mend them, or set on_invalid=drop and max_bad_fraction{listed}")
+        if bad > config.max_bad_fraction * self.total:
+            raise DataError(f"{found}, more than max_bad_fraction {config.max_bad_fraction:g} allows{listed}")
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a build may use besides its settings."""
+
+    progress: Progress = lambda _phase, _done, _total: None
+    run: Runner = run_in_processes
+
+    def runner(self, num_bytes: int) -> Runner:
+        """What runs jobs over so many bytes: small ones are done here before another process has started."""
+        return self.run if num_bytes > SMALL_BYTES else run_here
+
+    def advance(self, phase: str, total: int) -> Advance:
+        """A counter for one phase."""
+        done = [0]
+
+        def add(count: int) -> None:
+            done[0] += count
+            self.progress(phase, done[0], total)
+
+        add(0)
+        return add
+
+
+ConfigT = TypeVar("ConfigT", bound=StageConfig)
+
+
+class Stage(ABC, Generic[ConfigT]):
+    """One kind of preparation. Subclasses are registered by name; each has a nested `Config`."""
+
+    code_version: ClassVar[str]
+    """Raised whenever the same inputs would give other bytes."""
+    artifact: ClassVar[str]
+    """Name under which the result is registered."""
+    sentinel: ClassVar[str] = ".ready"
+    required: tuple[str, ...] = ()
+    """Raw files without which the input is not complete; empty takes any content."""
+    env_name: ClassVar[str | None] = None
+    """Environment variable that may name the raw folder."""
+
+    def __init__(self, config: ConfigT) -> None:
+        self.config = config
+        self.input_dir = config.input_dir.expanduser()
+        self._refuse_nesting()
+
+    @property
+    def output(self) -> Path:
+        """The folder that is published."""
+        return self.config.output_dir.expanduser().resolve()
+
+    @property
+    def artifact_path(self) -> Path:
+        """What the artifact's name stands for."""
+        return self.output
+
+    @property
+    def num_workers(self) -> int:
+        return self.config.num_workers or num_cores()
+
+    def missing(self) -> list[str]:
+        """Raw files that have to be there first."""
+        return missing_files(self.input_dir, self.required)
+
+    @abstractmethod
+    def inputs(self) -> Mapping[str, Path]:
+        """Every file that is read, by a label that does not depend on where it lies. Raises: DataError."""
+
+    @abstractmethod
+    def build(self, work: Path, context: Context) -> Built:
+        """Fill `work`. Raises: DataError when the rows cannot be used; whatever is raised publishes nothing."""
+
+    @abstractmethod
+    def check(self, work: Path, built: Built) -> None:
+        """Open the finished work as training will. Raises: DataError when it does not hold what was counted."""
+
+    def parameters(self) -> dict[str, str]:
+        """Settings that decide what comes out, as parts of the run hash."""
+        values = self.config.model_dump(mode="json", exclude=set(_PLACES))
+        # A source that is fetched counts by its files and its commit, wherever it came from.
+        values.pop("source_uri")
+        return {
+            key: value if isinstance(value, str) else json.dumps(value, sort_keys=True) for key, value in values.items()
+        }
+
+    def job(self, sources: Mapping[str, SourceFile], revision: str | None) -> Job:
+        """The driver's job over these inputs."""
+        parts = {"stage": self.config.stage, "code version": self.code_version, **self.parameters()}
+        parts |= {"revision": revision} if revision else {}
+        details = {
+            "artifact": self.artifact,
+            "artifact_path": str(self.artifact_path),
+            "source_uri": self.config.source_uri,
+            "revision": revision,
+        }
+        parts |= {label: source.sha256 for label, source in sources.items()}
+        return Job(self.config.stage, self.output, parts, list(sources.values()), self.sentinel, details=details)
+
+    def _refuse_nesting(self) -> None:
+        raw, output = self.input_dir.resolve(), self.output
+        if raw == output or raw in output.parents or output in raw.parents:
+            raise DataError(
+                f"output_dir {output} and input_dir {raw} lie inside each other; the output replaces its folder"
+            )
+
+
+def refuse_disagreement(work: Path, num_rows: int, built: Built) -> None:
+    """Raises: RLTrainError when the loader finds other rows than preparation counted; nothing is published then."""
+    if num_rows != built.counts["kept"]:
+        raise RLTrainError(f"{work}: the loader finds {num_rows} rows, preparation kept {built.counts['kept']}")
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Indented JSON with sorted keys and a final newline."""
+    atomic_write_text(path, json.dumps(value, indent=2, ensure_ascii=False, sort_keys=True) + "\n")
+
+
+def write_preview(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """A few rows for a person to look at, one JSON object a line."""
+    atomic_write_text(path, "".join(json.dumps(row, ensure_ascii=False, sort_keys=True) + "\n" for row in rows))
+
+
+def slug(problem: Problem) -> str:
+    """A problem's reason as a counter's name: `question_missing`."""
+    words = f"{problem.field.partition('[')[0].partition('.')[0]} {problem.reason}".replace("-", " ").split()
+    return "_".join(word for word in words if word.isidentifier() or word.isdigit()).lower()

@@ -1,0 +1,120 @@
+"""A blend: which datasets make up a training set, and how much of each.
+
+`{"datasets": [{name, path, weight, split, subset, text_field}]}` is split into train and val by a hash of the prompt;
+`{"train": {"datasets": [...]}, "val": {"datasets": [...]}}` says itself what is held out. A weight is a number of
+passes: 2 takes every row twice, 0.5 every second one by a hash of its content.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError
+
+from rl_core.data.read.sources import data_files
+from rl_core.errors import DataError
+from rl_core.runtime.registry import PluginConfig, describe_validation_error
+
+_VALIDATION_NAMES = ("val", "validation", "valid", "eval", "test")
+
+
+class Split(StrEnum):
+    """What rows are for."""
+
+    TRAIN = "train"
+    """Trained on."""
+    VAL = "val"
+    """Held out."""
+
+
+class BlendEntry(PluginConfig):
+    """One dataset of a blend."""
+
+    name: str
+    """What it is called in counts and messages."""
+    path: str
+    """A file, glob or folder, relative to the blend file, or a dataset name (`owner/name`, `hf://owner/name`)."""
+    weight: float = Field(default=1.0, ge=0)
+    """Passes over the rows."""
+    split: str | None = None
+    """Split of a dataset name; in a folder, files whose name begins with it."""
+    subset: str | None = None
+    """Config of a dataset name."""
+    revision: str | None = None
+    """Commit, tag or branch of a dataset name."""
+    text_field: str | None = None
+    """Column with the prompt, for rows without `responses_create_params`."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """An entry and what its rows are for; None lets the prompt's hash decide."""
+
+    entry: BlendEntry
+    split: Split | None
+
+
+def read_blend(path: Path) -> list[Part]:
+    """The parts of a blend file, held-out ones first. Raises: DataError naming entry and key."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}); expected a blend in JSON") from error
+    except ValueError as error:
+        raise DataError(f"{path}: not valid JSON ({error})") from error
+    if not isinstance(document, Mapping):
+        raise DataError(f'{path}: expected {{"datasets": [...]}}, or that for train and val each')
+    if "datasets" in document:
+        return list(_parts(path, document, None, ""))
+    named = {key: _split_of(path, key) for key in document}
+    if len(set(named.values())) != len(named) or Split.TRAIN not in named.values():
+        raise DataError(f'{path}: keys {", ".join(named)}; expected "datasets", or "train" and "val"')
+    parts = [part for key, split in named.items() for part in _parts(path, document[key], split, f"{key}.")]
+    return sorted(parts, key=lambda part: part.split is not Split.VAL)
+
+
+def entry_files(entry: BlendEntry, folder: Path, *, download: bool) -> list[Path]:
+    """The files of an entry, in order. Raises: DataError when there are none."""
+    text = entry.path.removeprefix("hf://datasets/").removeprefix("hf://")
+    local = next((path for path in (folder / text, Path(text).expanduser()) if path.exists()), None)
+    if entry.path.startswith("hf://") or (local is None and not Path(text).suffix and "*" not in text):
+        name = f"{text}/{entry.subset}" if entry.subset else text
+        return data_files(
+            {"path": name, "split": entry.split or "train", "revision": entry.revision}, download=download
+        )
+    files = data_files(local or folder / text if "*" not in text else str(folder / text))
+    if local is not None and local.is_dir() and entry.split:
+        chosen = [file for file in files if file.name.startswith(entry.split)]
+        if not chosen:
+            raise DataError(f"{local}: no file begins with the split {entry.split!r}; there are {_names(files)}")
+        return chosen
+    return files
+
+
+def _parts(path: Path, section: Any, split: Split | None, where: str) -> Iterator[Part]:
+    entries = section.get("datasets") if isinstance(section, Mapping) else None
+    if not isinstance(entries, list) or not entries:
+        raise DataError(f"{path}: {where}datasets: expected a list of datasets")
+    for index, entry in enumerate(entries):
+        place = f"{where}datasets.{index}"
+        if not isinstance(entry, Mapping):
+            raise DataError(f"{path}: {place}: {entry!r}; expected an object with name and path")
+        try:
+            yield Part(BlendEntry(**entry), split)
+        except ValidationError as error:
+            raise DataError(f"{path}: {describe_validation_error(error, place, BlendEntry)}") from error
+
+
+def _split_of(path: Path, key: str) -> Split:
+    if key == "train":
+        return Split.TRAIN
+    if key in _VALIDATION_NAMES:
+        return Split.VAL
+    raise DataError(f'{path}: unknown key {key!r}; expected "datasets", or "train" and "val"')
+
+
+def _names(files: list[Path]) -> str:
+    return ", ".join(file.name for file in files[:10])

@@ -1,0 +1,210 @@
+"""`mpo`: the public MMPR preference data as one cache, `MMPR-v1.2/`.
+
+Raw: a meta file (subset -> root, annotation, length), annotations and images, each as zip archives or folders. The
+upstream meta holds absolute paths of another machine; here every path is relative to the cache.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from pydantic import Field
+
+from rl_core.data.order.preference_dataset import META, SENTINEL, read_meta, row_offsets
+from rl_core.data.read.archives import ArchiveLimits, Parts, extract, folder_members, list_members, refuse_clashes
+from rl_core.data.read.raw_dir import content_files
+from rl_core.data.read.unpack import Extracted, ImageCheck, Member
+from rl_core.data.stages import stages
+from rl_core.data.stages.annotations import Subset, find_annotations, name_annotations
+from rl_core.data.stages.base import Context, Stage, StageConfig, Tally, refuse_disagreement, write_json, write_preview
+from rl_core.data.store.publish import Built
+from rl_core.errors import DataError
+
+FOLDER = "MMPR-v1.2"
+IMAGES, ANNOTATIONS = "MMPR/images", "MMPR/annotations"
+PREVIEW = "mmpr_public_preview.jsonl"
+SUMMARY = "prepare_public_mmpr_for_mpo_summary.json"
+_ENTRY_KEYS = ("root", "annotation", "length")
+
+
+class MPOConfig(StageConfig):
+    """Settings of `mpo`."""
+
+    dataset_name: str = "mmpr_public"
+    meta_file: str = "meta.json"
+    """The upstream meta, relative to `input_dir`."""
+    archive: ArchiveLimits = Field(default_factory=ArchiveLimits)
+    """Bounds on each archive."""
+    check_images: ImageCheck = ImageCheck.STRUCTURE
+    """How closely each image is looked at."""
+    preview_rows: int = Field(default=2, ge=0)
+    """Rows of each subset in the preview."""
+
+
+@stages.register("mpo")
+class MPO(Stage[MPOConfig]):
+    """MMPR: meta, annotations and images; any layout that the meta's entries can be found in."""
+
+    Config = MPOConfig
+    code_version = "1"
+    artifact = "omni3/rl/mpo/data"
+    sentinel = SENTINEL
+    env_name = "OMNI3_MMPR_PUBLIC_RAW"
+
+    @property
+    def output(self) -> Path:
+        output = super().output
+        return output if output.name == FOLDER else output / FOLDER
+
+    @property
+    def artifact_path(self) -> Path:
+        return self.output / META
+
+    def inputs(self) -> Mapping[str, Path]:
+        if not (self.input_dir / self.config.meta_file).is_file():
+            raise DataError(
+                f"{self.input_dir}: no {self.config.meta_file}; set meta_file to the name of the meta there"
+            )
+        return {path.relative_to(self.input_dir).as_posix(): path for path in content_files(self.input_dir)}
+
+    def build(self, work: Path, context: Context) -> Built:
+        meta = self._read_meta()
+        images = self._unpack_images(work, context)
+        sources = find_annotations(self.input_dir, {name: entry["annotation"] for name, entry in meta.items()})
+        files = name_annotations({name: entry["annotation"] for name, entry in meta.items()})
+        (work / ANNOTATIONS).mkdir(parents=True)
+        subsets = [
+            Subset(
+                name=name,
+                source=sources[name],
+                work=str(work),
+                root=cache_root_of(entry["root"]),
+                target=f"{ANNOTATIONS}/{files[name]}",
+                bad_images={path: text for path, text in images.bad_images.items() if _below(path, entry["root"])},
+                preview_rows=self.config.preview_rows,
+            )
+            for name, entry in meta.items()
+        ]
+        judged = context.runner(sum(path.stat().st_size for path in self.inputs().values()))(
+            "rl_core.data.stages.annotations:judge_subsets",
+            [subsets[i :: self.num_workers] for i in range(min(self.num_workers, len(subsets)))],
+            context.advance("check annotations", len(subsets)),
+        )
+        by_name = {one.name: one for part in judged for one in part}
+        results = [by_name[name] for name in meta]
+        tally = Tally()
+        for one in results:
+            tally.add(one.tally)
+        tally.apply(self.config, self.input_dir)
+        published = {
+            subset.name: {
+                **meta[subset.name],
+                "root": subset.root,
+                "annotation": subset.target,
+                "length": one.tally.kept,
+            }
+            for subset, one in zip(subsets, results, strict=True)
+            if one.tally.kept
+        }
+        write_json(work / META, published)
+        write_preview(work / PREVIEW, [row for one in results for row in one.preview])
+        mismatches = {
+            one.name: {"meta": meta[one.name]["length"], "file": one.tally.total}
+            for one in results
+            if meta[one.name]["length"] != one.tally.total
+        }
+        write_json(
+            work / SUMMARY,
+            {
+                "dataset_name": self.config.dataset_name,
+                "row_stats": tally.counts(),
+                "subsets": {one.name: one.tally.counts() for one in results},
+                "length_mismatches": mismatches,
+                "num_images": len(images.digests),
+                "num_bad_images": len(images.bad_images),
+            },
+        )
+        extra = {"length_mismatches": len(mismatches)} if mismatches else {}
+        digests = {subset.target: one.digest for subset, one in zip(subsets, results, strict=True)}
+        return Built({**tally.counts(), **extra}, {**images.digests, **digests})
+
+    def check(self, work: Path, built: Built) -> None:
+        rows = sum(len(row_offsets(work, name, entry)) for name, entry in read_meta(work).items())
+        refuse_disagreement(work, rows, built)
+
+    def _read_meta(self) -> dict[str, dict[str, Any]]:
+        path = self.input_dir / self.config.meta_file
+        try:
+            meta = json.loads(path.read_text(encoding="utf-8-sig"))
+        except ValueError as error:
+            raise DataError(f"{path}: not valid JSON ({error})") from error
+        if not isinstance(meta, dict) or not meta:
+            raise DataError(f"{path}: expected an object, subset name -> {{{', '.join(_ENTRY_KEYS)}}}")
+        for name, entry in meta.items():
+            missing = [key for key in _ENTRY_KEYS if not isinstance(entry, dict) or entry.get(key) is None]
+            if missing:
+                raise DataError(
+                    f"{path}: subset {name!r} lacks {', '.join(missing)}; expected {', '.join(_ENTRY_KEYS)}"
+                )
+            if not isinstance(entry["length"], int):
+                raise DataError(f"{path}: subset {name!r} length {entry['length']!r}; expected a number of rows")
+            cache_root_of(entry["root"], where=f"{path}: subset {name!r} root")
+        return meta
+
+    def _unpack_images(self, work: Path, context: Context) -> Extracted:
+        """Images of every archive and folder, below `MMPR/images/`."""
+        parts = [(path, members) for path, members in self._image_sources() if members]
+        refuse_clashes([member for _, members in parts for member in members], str(self.input_dir))
+        advance = context.advance("unpack images", sum(len(members) for _, members in parts))
+        digests: dict[str, str] = {}
+        bad: dict[str, str] = {}
+        for path, members in parts:
+            out = extract(
+                path,
+                work,
+                members,
+                check=self.config.check_images,
+                num_workers=self.num_workers,
+                run=context.runner(sum(member.num_bytes for member in members)),
+                advance=advance,
+            )
+            digests |= out.digests
+            bad |= out.bad_images
+        if not digests:
+            raise DataError(f"{self.input_dir}: no images; expected images.zip or a folder images/")
+        return Extracted(digests, bad)
+
+    def _image_sources(self) -> Iterator[tuple[Path, list[Member]]]:
+        files = list(content_files(self.input_dir))
+        archives = [path for path in files if path.suffix.lower() == ".zip"]
+        for path in archives:
+            if not path.name.lower().startswith("annotation"):
+                yield path, list_members(path, self.config.archive, _place)
+        loose = [path for path in files if path not in archives and "images" in path.relative_to(self.input_dir).parts]
+        yield self.input_dir, folder_members(self.input_dir, loose, _place)
+
+
+def cache_root_of(root: str, where: str = "root") -> str:
+    """A subset's image folder inside the cache: what follows the last `images` of the upstream path.
+
+    Raises: DataError when it climbs.
+    """
+    parts = [part for part in PurePosixPath(str(root).replace("\\", "/")).parts if part not in ("/", ".")]
+    if ".." in parts:
+        raise DataError(f"{where}: {root!r} climbs; expected a path below images/")
+    last = len(parts) - 1 - parts[::-1].index("images") if "images" in parts else None
+    below = parts[last + 1 :] if last is not None else parts[-1:]
+    return PurePosixPath(IMAGES, *below).as_posix()
+
+
+def _below(path: str, root: str) -> bool:
+    return path.startswith(cache_root_of(root))
+
+
+def _place(parts: Parts) -> str | None:
+    """`[…/]images/<rest>` goes to `MMPR/images/<rest>`; an archive without such a folder goes there as a whole."""
+    if parts[0] == "__MACOSX" or parts[-1].startswith(".") or parts[-1].lower().endswith((".json", ".jsonl")):
+        return None
+    below = parts[parts.index("images") + 1 :] if "images" in parts[:-1] else parts
+    return "/".join((IMAGES, *below))

@@ -1,0 +1,110 @@
+"""Running a stage: its settings from YAML, its raw files, a plan, and the result.
+
+The command line, the flow and a plain call from Python all go through here.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from rl_core.data.prepare.job import plan_job, run_job
+from rl_core.data.read.raw_dir import ensure_raw_dir, recorded_revision
+from rl_core.data.stages import stages
+from rl_core.data.stages.base import Context, Stage
+from rl_core.data.stages.inputs import fingerprint_all
+from rl_core.data.store.lock import Note
+from rl_core.errors import RecipeError
+from rl_core.runtime.home import Home
+from rl_core.runtime.registry import describe_validation_error, nearest
+from rl_core.runtime.settings_files import DEPLOYMENTS, merge_overrides, read_yaml, resolved
+from schemas.receipts import PrepReceipt, SourceFile
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    """What preparing a stage would do, and why."""
+
+    output: Path
+    artifact: str
+    artifact_path: Path
+    hit: bool
+    explanation: str
+    run_hash: str | None = None
+    """None while the raw files are not there."""
+    sources: list[SourceFile] = field(default_factory=list)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+def stage_names() -> list[str]:
+    """Settings that ship with the project, one file per stage."""
+    return sorted(path.stem for path in (DEPLOYMENTS / "prep").glob("*.yaml"))
+
+
+def load_stage(
+    name_or_path: str,
+    overrides: Sequence[str] = (),
+    *,
+    input_dir: Path | str | None = None,
+    output_dir: Path | str | None = None,
+) -> Stage[Any]:
+    """A stage with its settings: the shipped file or a path, folders and dotted assignments on top.
+
+    Raises: RecipeError naming file, key, value and the known keys.
+    """
+    shipped = DEPLOYMENTS / "prep" / f"{name_or_path}.yaml"
+    path = shipped if shipped.is_file() else Path(name_or_path).expanduser()
+    if path.suffix.lower() not in {".yaml", ".yml"} or not path.is_file():
+        raise RecipeError(f"unknown stage {name_or_path!r}{nearest(name_or_path, stage_names())}, or give a .yaml path")
+    values = resolved(merge_overrides(read_yaml(path), overrides, path), path)
+    values |= {"input_dir": str(input_dir)} if input_dir is not None else {}
+    values |= {"output_dir": str(output_dir)} if output_dir is not None else {}
+    cls: Any = stages.get(str(values.get("stage", name_or_path)))
+    try:
+        config = cls.Config(**values)
+    except ValidationError as error:
+        known = f"known keys: {', '.join(sorted(cls.Config.model_fields))}"
+        problems = describe_validation_error(error, "", cls.Config).splitlines()
+        raise RecipeError("\n".join([*(f"{path.name}: {line}" for line in problems), known])) from error
+    return cls(config)
+
+
+def plan_stage(stage: Stage[Any], home: Home | None = None) -> StagePlan:
+    """Whether `prepare_stage` would be a hit, and why; fetches and writes nothing but digests of the inputs."""
+    place = (stage.output, stage.artifact, stage.artifact_path)
+    settings = stage.config.model_dump(mode="json")
+    if missing := stage.missing():
+        fetched = f"{stage.config.source_uri} would be fetched into {stage.input_dir} first"
+        advice = fetched if stage.config.source_uri else "nothing says where to fetch them from (source_uri is not set)"
+        return StagePlan(*place, False, f"missing {', '.join(missing)}: {advice}", settings=settings)
+    sources = fingerprint_all(stage.inputs(), _memo_dir(home))
+    job = stage.job(sources, recorded_revision(stage.input_dir))
+    plan = plan_job(job)
+    return StagePlan(*place, plan.hit, plan.explanation, job.run_hash, list(job.sources), settings)
+
+
+def prepare_stage(
+    stage: Stage[Any],
+    *,
+    context: Context | None = None,
+    force: bool = False,
+    note: Note | None = None,
+    home: Home | None = None,
+) -> PrepReceipt:
+    """The published cache of a stage: found when nothing changed, else fetched and built.
+
+    Args: force: build again even when nothing changed. note: is told what is being fetched or waited for.
+    Raises: DataError, StorageError; the receipt beside the output says so too.
+    """
+    context = context or Context()
+    raw = ensure_raw_dir(stage.input_dir, stage.config.source_uri, stage.required, env_name=stage.env_name, note=note)
+    inputs = stage.inputs()
+    sources = fingerprint_all(inputs, _memo_dir(home), context.advance("read inputs", len(inputs)))
+    job = stage.job(sources, raw.revision)
+    return run_job(job, lambda work: stage.build(work, context), check=stage.check, force=force, note=note)[1]
+
+
+def _memo_dir(home: Home | None) -> Path:
+    return (home or Home.default()).data / "memo"

@@ -1,0 +1,192 @@
+"""One file of a text blend: its rows resolved, judged, assigned to a split and written as JSONL shards."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rl_core.data.check.overlap import question_of
+from rl_core.data.prepare.workers import Advance
+from rl_core.data.read.readers import raw_values
+from rl_core.data.stages.base import Tally, slug
+from rl_core.data.stages.blend import Split
+from rl_core.data.stages.placeholders import UNRESOLVED, is_placeholder, placeholder_of, resolve
+from rl_core.errors import DataError
+from schemas.problems import as_list, get
+from schemas.response_rows import PARAMS, input_messages, response_contract
+
+LEAK = "also_held_out"
+
+
+@dataclass(frozen=True)
+class ShardJob:
+    """One input file and everything that decides what becomes of its rows."""
+
+    label: str
+    file: str
+    work: str
+    index: int
+    """Number of the input file, in the shards' names."""
+    split: Split | None
+    """What the rows are for; None lets the prompt's hash decide."""
+    weight: float
+    text_field: str | None
+    val_fraction: float
+    seed: int
+    tables: Mapping[str, Mapping[int, tuple[str, str]]]
+    """Table -> row -> question and answer."""
+    held_out: list[bytes]
+    """Keys of prompts that other files hold out."""
+    preview_rows: int
+
+
+@dataclass
+class Written:
+    """What became of one input file."""
+
+    label: str
+    tally: Tally = field(default_factory=Tally)
+    num_placeholders: int = 0
+    shards: list[dict[str, Any]] = field(default_factory=list)
+    val_keys: set[bytes] = field(default_factory=set)
+    """Keys of the prompts that a part of the blend holds out by name."""
+    preview: list[dict[str, Any]] = field(default_factory=list)
+
+
+def placeholder_rows(file: Path) -> Iterator[tuple[str, int]]:
+    """The table rows that a file's placeholders name."""
+    for raw in raw_values(file, on_bad_line=lambda *_: None):
+        if isinstance(raw.value, Mapping) and is_placeholder(raw.value) and (pointer := placeholder_of(raw.value)):
+            yield pointer
+
+
+def read_shard(file: Path) -> Iterator[dict[str, Any]]:
+    """The rows of a published shard, in order. Raises: DataError."""
+    for raw in raw_values(file):
+        yield raw.value
+
+
+def write_shard(job: ShardJob, advance: Advance) -> Written:
+    """Write one input file's shards; one worker's job."""
+    written, held_out, file = Written(job.label), set(job.held_out), Path(job.file)
+
+    def unreadable(number: int, error: DataError) -> None:
+        written.tally.refuse("unreadable_line", f"{file}:{number}", str(error))
+
+    with ExitStack() as stack:
+        shards = {split: stack.enter_context(_Shard(Path(job.work), split, job.index)) for split in Split}
+        for raw in raw_values(file, on_bad_line=unreadable):
+            row = _judged(raw.value, f"{file}:{raw.number}", job, written)
+            if row is None:
+                continue
+            key = prompt_digest(row)
+            split = job.split or _split_of(key, job)
+            if split is Split.TRAIN and key in held_out:
+                written.tally.refuse(LEAK, f"{file}:{raw.number}", "the prompt is also in a held-out part of the blend")
+                continue
+            if job.split is Split.VAL:
+                written.val_keys.add(key)
+            text = json.dumps(row, ensure_ascii=False) + "\n"
+            shards[split].write(text, _copies(text, job))
+            written.tally.keep()
+            if len(written.preview) < job.preview_rows:
+                written.preview.append(row)
+    written.shards = [shard.entry(job.label) for shard in shards.values() if shard.num_rows]
+    advance(1)
+    return written
+
+
+def prompt_digest(row: Mapping[str, Any]) -> bytes:
+    """16 bytes that equal prompts share, whatever else their rows hold."""
+    question = question_of({PARAMS: {"input": _plain(input_messages(row))}})
+    return hashlib.sha256(question[0].encode()).digest()[:16]
+
+
+class _Shard:
+    """A JSONL file that exists only when something was written to it."""
+
+    def __init__(self, work: Path, split: Split, index: int) -> None:
+        self.split, self.name = split, f"{split}/{split}-{index:05d}.jsonl"
+        self.num_rows, self._path, self._digest = 0, work / self.name, hashlib.sha256()
+        self._file: Any = None
+
+    def __enter__(self) -> "_Shard":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def write(self, line: str, copies: int) -> None:
+        if copies and self._file is None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self._path.open("xb")
+        for _ in range(copies):
+            self._file.write(line.encode())
+            self._digest.update(line.encode())
+            self.num_rows += 1
+
+    def entry(self, label: str) -> dict[str, Any]:
+        digest = self._digest.hexdigest()
+        return {"path": self.name, "split": self.split, "num_rows": self.num_rows, "sha256": digest, "source": label}
+
+
+def _judged(value: Any, place: str, job: ShardJob, written: Written) -> dict[str, Any] | None:
+    """The row as it is written, or None after it was counted as refused."""
+    row = {"prompt": value} if isinstance(value, str) else dict(value)
+    if is_placeholder(row):
+        written.num_placeholders += 1
+        try:
+            pointer = placeholder_of(row)
+            row = resolve(row, job.tables.get(pointer[0], {}) if pointer else {})
+        except DataError as error:
+            written.tally.refuse(UNRESOLVED, place, str(error))
+            return None
+    row = _with_params(row, job.text_field)
+    if problems := response_contract().problems(row):
+        written.tally.refuse(slug(problems[0]), place, problems[0].at("").strip())
+        return None
+    return row
+
+
+def _with_params(row: dict[str, Any], text_field: str | None) -> dict[str, Any]:
+    """`responses_create_params` from the blend's `text_field`, for rows that have none."""
+    prompt = get(row, text_field) if text_field else None
+    if get(row, PARAMS) is not None or prompt is None:
+        return row
+    messages = as_list(prompt) or [{"role": "user", "content": prompt}]
+    return {**row, PARAMS: {"input": messages}}
+
+
+def _split_of(key: bytes, job: ShardJob) -> Split:
+    return Split.VAL if _fraction(f"{job.seed}:".encode() + key) < job.val_fraction else Split.TRAIN
+
+
+def _copies(text: str, job: ShardJob) -> int:
+    """Whole passes, and one more for the fraction of rows whose hash says so."""
+    whole = int(job.weight)
+    return whole + (_fraction(f"weight {job.seed}:{text}".encode()) < job.weight - whole)
+
+
+def _fraction(content: bytes) -> float:
+    """A number in [0, 1) that looks random and is always the same for the same content."""
+    return int.from_bytes(hashlib.sha256(content).digest()[:8], "big") / 2**64
+
+
+def _plain(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Messages whose content is text: the parts of a list joined, so that they count in the comparison."""
+    plain = []
+    for message in messages:
+        parts = as_list(message.get("content"))
+        content = message.get("content") if parts is None else json.dumps(parts, sort_keys=True, ensure_ascii=False)
+        whole = {"role": message["role"], "content": content} if "role" in message else _item(message)
+        plain.append(whole)
+    return plain
+
+
+def _item(item: Mapping[str, Any]) -> dict[str, Any]:
+    """What is no message (a function call, its output), as if it were one."""
+    return {"role": "item", "content": json.dumps(item, sort_keys=True, ensure_ascii=False)}

@@ -1,0 +1,77 @@
+"""The file format of prepared rows: Parquet with `row` (one JSON string), `uid` and `num_tokens`.
+
+A row is a string so that Arrow cannot retype what is in it: a ground truth of `"5"` and one of `5` stay different.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rl_core.data.prepare.prompt_items import Item, to_json
+from rl_core.errors import DataError
+
+COLUMNS = ("row", "uid", "num_tokens")
+
+
+class PreparedWriter:
+    """Writes items batch by batch; use as a context manager."""
+
+    def __init__(self, path: Path) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        self._schema = pa.schema([("row", pa.string()), ("uid", pa.string()), ("num_tokens", pa.int32())])
+        self._writer = pq.ParquetWriter(path, self._schema)
+        self.num_rows = 0
+
+    def __enter__(self) -> "PreparedWriter":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._writer.close()
+
+    def write(self, items: list[Item], num_tokens: list[int]) -> None:
+        """Append items and the token counts of their prompts."""
+        import pyarrow as pa
+
+        texts = [to_json({k: v for k, v in item.items() if k != "uid"}, f"row {item['uid']}") for item in items]
+        columns = [texts, [item["uid"] for item in items], num_tokens]
+        table = pa.table(dict(zip(COLUMNS, columns, strict=True)), schema=self._schema)
+        self._writer.write_table(table)
+        self.num_rows += len(items)
+
+
+def is_prepared(path: Path | str) -> bool:
+    """Whether a file holds prepared rows, judged by its columns."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    file = Path(path).expanduser()
+    if file.suffix.lower() != ".parquet" or not file.is_file():
+        return False
+    try:
+        return tuple(pq.read_schema(file).names) == COLUMNS
+    except pa.ArrowException as error:
+        raise DataError(f"{path}: not a readable Parquet file ({error})") from error
+
+
+def iter_prepared(path: Path | str) -> Iterator[Item]:
+    """Yield the items of a prepared file in order. Raises: DataError when it is not one."""
+    import pyarrow.parquet as pq
+
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise DataError(f"{path}: no such file; expected a prepared train.parquet or eval.parquet")
+    if not is_prepared(file):
+        raise DataError(f"{path}: not a prepared file; expected the columns {', '.join(COLUMNS)}")
+    with pq.ParquetFile(file) as table:
+        for batch in table.iter_batches(columns=["row", "uid"]):
+            columns: dict[str, list[Any]] = batch.to_pydict()
+            for text, uid in zip(columns["row"], columns["uid"], strict=True):
+                yield {**json.loads(text), "uid": uid}
+
+
+def load_prepared(path: Path | str) -> list[Item]:
+    """All items of a prepared file: `{"prompt", "env_class", "env_extras", "uid"}`. Raises: DataError."""
+    return list(iter_prepared(path))

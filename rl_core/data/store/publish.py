@@ -1,0 +1,227 @@
+"""Build, then publish: a folder that readers take for complete only when it is.
+
+The work is done in `.build-<name>-<id>` beside the folder, synced, checked and renamed into place; the sentinel comes
+last, with the run hash, what it was made of, counts and the sha256 of every file. One of several callers builds while
+the others wait and find the result. What is published holds no times and no paths of this machine: the same inputs give
+the same bytes.
+"""
+
+import json
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from rl_core.data.prepare.fingerprint import sha256_file
+from rl_core.data.store.atomic import atomic_write_text, storage_error, sync_path, sync_tree
+from rl_core.data.store.lock import Note, OutputLock
+from rl_core.errors import DataError, StorageError
+
+SENTINEL = ".ready"
+RECEIPTS = ".receipts"
+HASH_CHARS = 12
+"""Of a run hash, in the names of files and folders."""
+
+
+class Sentinel(BaseModel):
+    """What a sentinel says about the folder it lies in."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    run_hash: str
+    """What the folder was made from."""
+    parts: dict[str, str] = {}
+    """What went into the run hash, so that a later miss can be explained."""
+    counts: dict[str, int]
+    """Rows per split, or whatever the build counted."""
+    files: dict[str, str]
+    """Path inside the folder -> sha256."""
+
+
+@dataclass(frozen=True)
+class Built:
+    """What a build returns."""
+
+    counts: Mapping[str, int]
+    digests: Mapping[str, str] = field(default_factory=dict)
+    """Path inside the folder -> sha256, for files whose digest came up on the way; the rest are read again."""
+
+
+Build = Callable[[Path], Built]
+
+
+def parse_sentinel(folder: Path | str, name: str = SENTINEL) -> Sentinel | None:
+    """The folder's sentinel as it is written, without a look at the files; None when there is none to read."""
+    try:
+        return Sentinel.model_validate_json((Path(folder) / name).read_text(encoding="utf-8"))
+    except (OSError, ValidationError):
+        return None
+
+
+def read_sentinel(folder: Path | str, name: str = SENTINEL, memo: Path | None = None) -> Sentinel | None:
+    """The folder's sentinel, or None unless it is there and every file it names has the digest it names.
+
+    Args: memo: remembers sizes and times of files whose digest was right, so that they are not read again.
+    """
+    sentinel = parse_sentinel(folder, name)
+    return sentinel if sentinel is not None and damaged_file(folder, sentinel, memo) is None else None
+
+
+def open_published(folder: Path | str, name: str, run_hash: str | None = None) -> Sentinel:
+    """The sentinel of a complete folder, for whoever reads it.
+
+    Args: run_hash: what the reader was promised. Raises: DataError when the folder is not complete, or another one.
+    """
+    root = Path(folder).expanduser().resolve()
+    sentinel = parse_sentinel(root, name)
+    if sentinel is None:
+        raise DataError(f"{folder}: no readable {name}, so this is no complete preparation; prepare it again")
+    if run_hash is not None and sentinel.run_hash != run_hash:
+        raise DataError(f"{folder}: holds preparation {sentinel.run_hash[:12]}, not {run_hash[:12]}; prepare it again")
+    memo = receipts_dir(root) / f"{sentinel.run_hash[:HASH_CHARS]}.files.json"
+    if (damaged := damaged_file(root, sentinel, memo if memo.is_file() else None)) is not None:
+        raise DataError(f"{folder}: {damaged} is missing or is not what was prepared; prepare it again")
+    return sentinel
+
+
+def damaged_file(folder: Path | str, sentinel: Sentinel, memo: Path | None = None) -> str | None:
+    """The first file that is missing or has other content than the sentinel says, or None when all are right."""
+    root, known = Path(folder), _read_memo(memo)
+    fresh: dict[str, list[int]] = {}
+    for name, digest in sentinel.files.items():
+        try:
+            fresh[name] = _stat_key(f"{root}/{name}")
+            if known.get(f"{digest} {name}") != fresh[name] and sha256_file(root / name) != digest:
+                return name
+        except OSError:
+            return name
+    values = {f"{sentinel.files[name]} {name}": stat for name, stat in fresh.items()}
+    if memo is not None and known != values:
+        _write_memo(memo, values)
+    return None
+
+
+def publish(
+    folder: Path | str,
+    run_hash: str,
+    build: Build,
+    *,
+    parts: Mapping[str, str] | None = None,
+    sentinel_name: str = SENTINEL,
+    memo: Path | None = None,
+    check: Callable[[Path, Built], None] | None = None,
+    force: bool = False,
+    note: Note | None = None,
+) -> tuple[Sentinel, bool]:
+    """The folder's sentinel for `run_hash`, and whether it was there already; else builds it.
+
+    Args: build: fills the folder it is given; whatever it raises leaves nothing behind. check: looks at the finished
+    work before it is published. force: build even when it is there. note: is told what this waits for.
+    Raises: StorageError when the folder cannot be written, or holds files that are not a prepared result.
+    """
+    target = Path(folder).expanduser().resolve()
+
+    def found() -> Sentinel | None:
+        known = None if force else parse_sentinel(target, sentinel_name)
+        return known if known and known.run_hash == run_hash and damaged_file(target, known, memo) is None else None
+
+    try:
+        # A hit writes nothing, so it needs no lock and no permission.
+        if (sentinel := found()) is not None:
+            return sentinel, True
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with OutputLock(lock_path(target), note):
+            if (sentinel := found()) is not None:
+                return sentinel, True
+            _remove_leftovers(target)
+            _refuse_strangers(target, sentinel_name)
+            draft = Sentinel(run_hash=run_hash, parts=dict(parts or {}), counts={}, files={})
+            sentinel = _build_and_rename(target, build, check, sentinel_name, draft)
+            if memo is not None:
+                values = {f"{d} {name}": _stat_key(f"{target}/{name}") for name, d in sentinel.files.items()}
+                _write_memo(memo, values)
+            return sentinel, False
+    except OSError as error:
+        raise storage_error(error.filename or target, error) from error
+
+
+def files_below(folder: Path) -> Iterator[str]:
+    """Paths relative to `folder`, with `/` between their parts."""
+    for place, _, names in os.walk(folder):
+        start = "" if place == str(folder) else f"{os.path.relpath(place, folder)}/"
+        yield from (start + name for name in names)
+
+
+def lock_path(target: Path) -> Path:
+    """The lock of an output folder, beside it."""
+    return target.parent / f".{target.name}.lock"
+
+
+def receipts_dir(target: Path) -> Path:
+    """Where the receipts of an output folder lie, beside it."""
+    return target.parent / RECEIPTS / target.name
+
+
+def _build_and_rename(
+    target: Path, build: Build, check: Callable[[Path, Built], None] | None, sentinel_name: str, draft: Sentinel
+) -> Sentinel:
+    work = target.parent / f".build-{target.name}-{uuid.uuid4().hex[:8]}"
+    work.mkdir()
+    try:
+        built = build(work)
+        if check is not None:
+            check(work, built)
+        digests = {name: built.digests.get(name) or sha256_file(work / name) for name in sorted(files_below(work))}
+        sync_tree(work)
+        if target.exists():
+            target.rename(work.with_name(work.name.replace(".build-", ".old-", 1)))
+        work.rename(target)
+        sync_path(target.parent)
+    finally:
+        _remove_leftovers(target)
+    sentinel = draft.model_copy(update={"counts": dict(built.counts), "files": digests})
+    atomic_write_text(target / sentinel_name, sentinel.model_dump_json(indent=1) + "\n")
+    return sentinel
+
+
+def _refuse_strangers(target: Path, sentinel_name: str) -> None:
+    """Only what was prepared here before may be replaced: a sentinel, or a receipt beside the folder, says so."""
+    if target.is_dir() and not any(target.iterdir()):
+        return
+    ours = (target / sentinel_name).is_file() or receipts_dir(target).is_dir()
+    if target.exists() and not (target.is_dir() and ours):
+        what = "holds files that no preparation wrote" if target.is_dir() else "is a file"
+        raise StorageError(f"{target} {what}; name an empty or new folder as the output")
+
+
+def _remove_leftovers(target: Path) -> None:
+    """Remove working folders of this target; under the lock, whoever made them is gone."""
+    pattern = re.compile(rf"\.(build|old)-{re.escape(target.name)}-[0-9a-f]{{8}}")
+    for path in target.parent.iterdir():
+        if pattern.fullmatch(path.name):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _stat_key(path: str) -> list[int]:
+    stat = os.stat(path)
+    return [stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns]
+
+
+def _read_memo(memo: Path | None) -> dict[str, list[int]]:
+    try:
+        found = json.loads(memo.read_text(encoding="utf-8")) if memo is not None else {}
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _write_memo(memo: Path, values: dict[str, list[int]]) -> None:
+    # A memo only saves time; a read-only disk does without.
+    with suppress(StorageError):
+        atomic_write_text(memo, json.dumps(values))

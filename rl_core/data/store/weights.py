@@ -1,0 +1,17 @@
+"""Content identity of an exported model."""
+
+import hashlib
+from pathlib import Path
+
+from rl_core.data.prepare.fingerprint import sha256_file
+
+
+def weights_digest(folder: Path | str) -> str:
+    """The sha256 over names and digests of all safetensors files below `folder`; empty when there is none.
+
+    Two folders with one digest hold the same weights bit for bit, whatever their configuration files say.
+    """
+    root = Path(folder)
+    files = sorted(root.rglob("*.safetensors"))
+    lines = [f"{sha256_file(path)} {path.relative_to(root).as_posix()}" for path in files]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest() if lines else ""

@@ -1,0 +1,137 @@
+"""The Ray cluster a run computes on: a running one, or a private one that ends with the run."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_early: threading.Event | None = None
+"""Set once the cluster of `early_cluster` has started."""
+
+
+def configured_address(placement_address: str | None = None) -> str | None:
+    """Address of the cluster: `RL_TRAIN_RAY_ADDRESS`, the recipe's, or `RAY_ADDRESS`; None when there is none."""
+    return os.environ.get("RL_TRAIN_RAY_ADDRESS") or placement_address or os.environ.get("RAY_ADDRESS") or None
+
+
+@contextmanager
+def early_cluster(num_devices: int, device_kind: str) -> Iterator[None]:
+    """For the block, a private cluster that starts beside what this process does; `ray_cluster` inside waits for it.
+
+    Its first processes import what a worker needs before there is one. With GPUs there is none: a process that looks
+    for GPUs once, as imports may, does not see which it is given later.
+    """
+    global _early
+    if device_kind != "cpu":
+        yield
+        return
+    _early, over = threading.Event(), threading.Event()
+    # Ray's processes end with the thread that started them, so it stays until the block is over.
+    thread = threading.Thread(target=_hold, args=(num_devices, _early, over), name="early cluster")
+    try:
+        thread.start()
+        yield
+    finally:
+        over.set()
+        if thread.is_alive():
+            thread.join()
+        _early = None
+
+
+def _hold(num_devices: int, ready: threading.Event, over: threading.Event) -> None:
+    # What fails here fails again in the `ray_cluster` that waits for it, which says so.
+    with ExitStack() as cluster, suppress(Exception):
+        try:
+            system = {"preload_python_modules": ["rl_core.distributed.worker_imports"]}
+            cluster.enter_context(_started(None, num_devices, "cpu", _system_config=system))
+            cluster.enter_context(_collected_output())
+        finally:
+            ready.set()
+        over.wait()
+
+
+@contextmanager
+def ray_cluster(address: str | None, num_devices: int, device_kind: str) -> Iterator[None]:
+    """A Ray connection for the block: the running one, that at `address`, or a private one that ends with the block."""
+    import ray
+
+    if _early is not None:
+        _early.wait()
+    if ray.is_initialized():
+        yield
+        return
+    with _started(address, num_devices, device_kind), _collected_output():
+        yield
+
+
+@contextmanager
+def _started(address: str | None, num_devices: int, device_kind: str, **options: Any) -> Iterator[None]:
+    import ray
+
+    if address is None:
+        # Ray starts as many processes at once, each of which costs memory and, preloading, seconds.
+        options["num_cpus"] = num_devices
+    if device_kind == "cuda" and address is None:
+        options["num_gpus"] = num_devices
+    # A private cluster's own token is no news to anyone.
+    logging.getLogger("ray._private.authentication.authentication_token_setup").setLevel(logging.ERROR)
+    # Nor that SIGTERM stays with whoever runs the flow.
+    logging.getLogger("ray._private.worker").addFilter(lambda record: "SIGTERM handler" not in record.getMessage())
+    alone = _without_autoscaler() if address is None else nullcontext()
+    with _keep_signal_handlers(), alone:
+        ray.init(
+            address=address or "local",
+            include_dashboard=False if address is None else None,
+            configure_logging=False,
+            log_to_driver=True,
+            **options,
+        )
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _collected_output() -> AbstractContextManager[None]:
+    # Ray can start without waiting for what this import brings along.
+    from rl_core.distributed.output import collected_output
+
+    return collected_output()
+
+
+@contextmanager
+def _without_autoscaler() -> Iterator[None]:
+    """A private cluster never grows, and starts without the process that would see to it.
+
+    That one imports for two processor seconds while the run wants to start. `ray start` has a switch for it (Ray 2.60),
+    `ray.init` does not pass it on; this can go when it does.
+    """
+    from ray._private import parameter
+
+    usual = parameter.RayParams
+    parameter.RayParams = partial(usual, no_monitor=True)  # type: ignore[assignment,misc]
+    try:
+        yield
+    finally:
+        parameter.RayParams = usual
+
+
+@contextmanager
+def _keep_signal_handlers() -> Iterator[None]:
+    """`ray.init` replaces the SIGTERM handler, by which Prefect cancels a run in an orderly way; put it back."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, handler)

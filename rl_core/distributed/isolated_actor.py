@@ -1,0 +1,136 @@
+"""An object in a process with another interpreter, on this machine: a Ray actor whose `py_executable` is not ours.
+
+Both environments have the same Ray and the same Python; everything else may differ. The process belongs to the one that
+made it, and ends with it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from rl_core.distributed.failures import Failure, how_it_ended
+from rl_core.distributed.worker import START_TIMEOUT_S
+from rl_core.errors import RecipeError, WorkerHung
+from rl_core.rollout.vllm_process.isolated_main import Guest, Trouble
+
+HEARTBEAT_S = 10.0
+"""How often a busy process must show that it computes."""
+IDLE_SHARE = 0.05
+"""Of a core: a process that uses less than this while it is called is not at work."""
+PROJECT = Path(__file__).resolve().parents[2]
+
+
+class Outside:
+    """Handle of the object.
+
+    Args: cls, args: what to build; they pickle, and the modules they are from exist in both environments.
+    label: who calls, for errors. environment: variables of the process. timeout_s: how long a call may stand still.
+    Raises: RecipeError when the interpreter cannot be used; otherwise as `call`.
+    """
+
+    def __init__(
+        self,
+        python: str,
+        cls: type[Any],
+        *args: Any,
+        label: str,
+        environment: dict[str, str],
+        timeout_s: float,
+    ) -> None:
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        check_interpreter(python)
+        self._name, self._label, self._timeout_s = cls.__name__, label, timeout_s
+        self._process: psutil.Process | None = None
+        guest: Any = ray.remote(Guest)
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        variables = {"PYTHONPATH": str(PROJECT), **environment}
+        self._actor = guest.options(
+            num_cpus=0,
+            max_restarts=0,
+            scheduling_strategy=here,
+            runtime_env={"py_executable": python, "env_vars": variables},
+            # Ray sets CUDA_VISIBLE_DEVICES after these, so the guest is told again.
+        ).remote(environment)
+        self._process = psutil.Process(self._wait("start", self._actor.pid.remote(), START_TIMEOUT_S))
+        self._wait("__init__", self._actor.build.remote(cls, args))
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        assert self._process is not None
+        return self._process.pid
+
+    def call(self, method: str, *args: Any) -> Any:
+        """Call a method and wait.
+
+        Raises: WorkerDied within seconds of the process' end; WorkerHung when it stands still; the project's own errors
+        as they were raised there, WorkerError for others.
+        """
+        return self._wait(method, self._actor.call.remote(method, args))
+
+    def close(self) -> None:
+        """End the process, a stopped one too, which would not hear Ray's request to."""
+        if self._process is not None and self._process.is_running():
+            os.kill(self._process.pid, signal.SIGKILL)
+
+    def _wait(self, method: str, future: Any, timeout_s: float | None = None) -> Any:
+        """The answer. Args: timeout_s: most time in all; unset waits for as long as the process computes."""
+        import ray
+        from ray.exceptions import RayActorError, RayError
+
+        used_s, seen = 0.0, time.monotonic()
+        while not ray.wait([future], timeout=HEARTBEAT_S)[0]:
+            before_s, used_s = used_s, self._used_s()
+            if timeout_s is None and used_s - before_s > IDLE_SHARE * HEARTBEAT_S:
+                seen = time.monotonic()
+            limit_s = timeout_s or self._timeout_s
+            if time.monotonic() - seen > limit_s:
+                self.close()
+                raise WorkerHung(f"{self._where(method)} has stood still for {limit_s:g} s")
+        try:
+            answer = ray.get(future)
+        except RayActorError as error:
+            raise Failure(0, self._where(method), how_it_ended(error), died=True).to_error() from error
+        except RayError as error:
+            raise Failure(0, self._where(method), str(error)).to_error() from error
+        if isinstance(answer, Trouble):
+            raise Failure(0, self._where(method), answer.summary, answer.traceback, answer.error).to_error()
+        return answer
+
+    def _used_s(self) -> float:
+        """Processor time of the process so far; 0 before it is known and after its end, which Ray reports."""
+        with suppress(psutil.Error):
+            if self._process is not None:
+                times = self._process.cpu_times()
+                return times.user + times.system
+        return 0.0
+
+    def _where(self, method: str) -> str:
+        pid = f", pid {self._process.pid}" if self._process is not None else ""
+        return f"{self._name} of {self._label} ({method}{pid})"
+
+
+def check_interpreter(python: str) -> None:
+    """Raises: RecipeError when there is none at this path, or its Python or Ray is not ours."""
+    import ray
+
+    ask = "import sys; from importlib.metadata import version; print(sys.version.split()[0], version('ray'))"
+    try:
+        done = subprocess.run([python, "-c", ask], capture_output=True, text=True, timeout=START_TIMEOUT_S)
+    except OSError as error:
+        raise RecipeError(f"{python} cannot be run: {error.strerror}") from error
+    ours = f"{sys.version.split()[0]} {ray.__version__}"
+    theirs = done.stdout.strip() or (done.stderr.strip().splitlines() or ["no answer"])[-1]
+    if theirs != ours:
+        raise RecipeError(f"{python} has Python and Ray {theirs}; they must be the same on both sides: {ours}")

@@ -1,0 +1,87 @@
+"""Validation on a cluster: each part of each file is a row of a Ray Data dataset, and its findings the result.
+
+The files must lie where every node reads them (a shared disk). Findings come back in the order of the parts, so the
+report is the one that a single machine makes.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from rl_core.data.check.files import Runner
+from rl_core.data.check.overlap import HeldOut
+from rl_core.data.check.parts import Checked, CheckSettings, Part, check_part
+from rl_core.errors import DataError
+from schemas.receipts import Rejection
+
+_REJECTIONS = TypeAdapter(list[Rejection])
+
+
+def cluster_runner(address: str) -> Runner:
+    """Checks parts on the cluster at `address`."""
+
+    def run(parts: Sequence[Part], settings: CheckSettings, held_out: HeldOut) -> Iterator[tuple[Part, Checked]]:
+        from rl_core.distributed.cluster import ray_cluster
+
+        if parts:
+            with ray_cluster(address, 1, "cpu"):
+                yield from _run(parts, settings, held_out)
+
+    return run
+
+
+def _run(parts: Sequence[Part], settings: CheckSettings, held_out: HeldOut) -> Iterator[tuple[Part, Checked]]:
+    import ray
+    import ray.data
+
+    with warnings.catch_warnings():
+        # Ray 2.60 sets its own deprecated options when it makes the first context.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        ray.data.DataContext.get_current()
+    check = _CheckPart(list(parts), settings, ray.put(held_out))
+    dataset = ray.data.range(len(parts), override_num_blocks=len(parts))
+    # Blocks would otherwise come back as they are finished.
+    dataset.context.execution_options.preserve_order = True
+    dataset.context.enable_progress_bars = False
+    for found in dataset.flat_map(check).iter_rows():
+        if found["error"]:
+            raise DataError(found["error"])
+        rejections = _REJECTIONS.validate_json(found["rejections"])
+        yield parts[found["part"]], Checked(found["num_rows"], found["num_rejected"], rejections)
+
+
+@dataclass
+class _CheckPart:
+    """Runs on a worker, on the one core that Ray Data gives it."""
+
+    parts: list[Part]
+    settings: CheckSettings
+    held_out: Any
+
+    def __call__(self, row: dict[str, Any]) -> list[dict[str, Any]]:
+        import ray
+
+        index = int(row["id"])
+        held_out: Any = ray.get(self.held_out)
+        found = []
+        try:
+            for checked in check_part(self.parts[index], self.settings, held_out, num_threads=1):
+                found.append(_packed(index, checked))
+        except DataError as error:  # what the user can put right; all else is Ray's to report
+            found.append(_packed(index, Checked(0, 0, []), str(error)))
+        return found
+
+
+def _packed(index: int, checked: Checked, error: str = "") -> dict[str, Any]:
+    return {
+        "part": index,
+        "num_rows": checked.num_rows,
+        "num_rejected": checked.num_rejected,
+        "rejections": _REJECTIONS.dump_json(checked.rejections),
+        "error": error,
+    }

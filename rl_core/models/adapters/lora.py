@@ -1,0 +1,111 @@
+"""Adapters: injected before the wrap, switched while sampling (LoRA, arXiv 2106.09685)."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from schemas.recipe import LoraConfig
+
+TRAINED = "default"
+"""The adapter that the optimiser moves."""
+AVERAGED = "ema"
+"""The frozen adapter that follows it (DiffusionNFT's old policy, arXiv 2509.16117)."""
+
+
+def inject_lora(policy: Any, config: LoraConfig, seed: int, *, averaged: bool = False) -> None:
+    """Put adapters on the linear layers, in place; the same seed gives the same start on every rank.
+
+    Args: averaged: add a second, frozen adapter that starts as a copy of the first.
+    """
+    from peft import LoraConfig as PeftLoraConfig
+    from peft import get_peft_model
+
+    from rl_core.kernels.adapted_linear import AdaptedLinear
+
+    peft_config = PeftLoraConfig(
+        r=config.rank,
+        lora_alpha=config.alpha,  # type: ignore[arg-type]
+        lora_dropout=config.dropout,
+        target_modules=config.target_modules or policy.lora_targets,
+        exclude_modules=_left_out(policy.model, config.target_modules or policy.lora_targets),
+    )
+    peft_config._register_custom_module({nn.Linear: AdaptedLinear})
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        # peft warns that its own merge of an adapter beside a tied matrix is wrong; ours unties (`merging`).
+        warnings.filterwarnings("ignore", message="Model has `tie_word_embeddings=True`")
+        torch.manual_seed(seed)
+        policy.model = get_peft_model(policy.model, peft_config)
+        if averaged:
+            policy.model.add_adapter(AVERAGED, peft_config)
+    if averaged:
+        policy.model.set_adapter(TRAINED)
+        tensors = dict(policy.named_parameters())
+        for name, shadow in tensors.items():
+            if is_averaged(name):
+                shadow.requires_grad_(False).data.copy_(tensors[trained_name(name)].data)
+
+
+def _left_out(model: nn.Module, targets: list[str] | str) -> list[str] | None:
+    """Full names of what is asked for and gets no adapter: what is frozen, and layers that give more than a product.
+
+    A model that is frozen as a whole is one whose adapters alone are trained.
+    """
+    some_learn = any(parameter.requires_grad for parameter in model.parameters())
+    left_out = []
+    for name, module in model.named_modules():
+        own = [parameter.requires_grad for parameter in module.parameters(recurse=False)]
+        is_frozen = some_learn and own and not any(own)
+        if isinstance(targets, str):
+            # Some routers are linear layers that answer with scores besides (Llama 4).
+            is_linear = isinstance(module, nn.Linear)
+            is_left_out = is_linear and (is_frozen or type(module).forward is not nn.Linear.forward)
+        else:
+            is_left_out = is_frozen and any(name == one or name.endswith(f".{one}") for one in targets)
+        if is_left_out:
+            left_out.append(name)
+    return left_out or None
+
+
+def is_averaged(name: str) -> bool:
+    """Whether a parameter belongs to the averaged adapter."""
+    return AVERAGED in name.split(".")
+
+
+def trained_name(name: str) -> str:
+    """The trained parameter that an averaged one follows."""
+    return ".".join(TRAINED if part == AVERAGED else part for part in name.split("."))
+
+
+def is_adapter(name: str) -> bool:
+    """Whether a parameter is one that `inject_lora` added."""
+    return TRAINED in name.split(".") or is_averaged(name)
+
+
+def base_name(name: str) -> str:
+    """The name of a base model's parameter before the injection."""
+    plain = name.replace("model.base_model.model.", "model.", 1)
+    # Layers around several parameters of one module are nested.
+    return ".".join(part for part in plain.split(".") if part != "base_layer")
+
+
+@contextmanager
+def adapter_in_use(policy: nn.Module, name: str) -> Iterator[None]:
+    """Run forward passes of the block with another adapter, without gradients."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    layers: list[Any] = [module for module in policy.modules() if isinstance(module, BaseTunerLayer)]
+    # peft's own set_adapter also turns gradients on and off, which parameters in FSDP's hands must not see.
+    for layer in layers:
+        layer._active_adapter = [name]
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for layer in layers:
+            layer._active_adapter = [TRAINED]

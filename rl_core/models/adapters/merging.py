@@ -1,0 +1,137 @@
+"""What adapters add to which weights, for whoever writes or sends a model without adapters.
+
+A matrix that stands in several places (a head tied to the embedding) may be adapted in one of them alone. Merged,
+the places hold different matrices: such a model is untied, and every place is written or sent by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rl_core.errors import ModelError
+from rl_core.models.adapters.lora import TRAINED, inject_lora, is_adapter, is_averaged
+from schemas.recipe import LoraConfig
+
+Of = Callable[[str], Tensor]
+"""A whole parameter by its name."""
+
+
+@dataclass(frozen=True)
+class Adapted:
+    """A weight with an adapter beside it."""
+
+    name: str
+    """Of the base's weight, among the parameters of the model with adapters."""
+    layer: Any
+    """peft's layer around it."""
+    path: str
+    """Of that layer."""
+
+    @property
+    def factors(self) -> tuple[str, str]:
+        """Names of the two narrow matrices A and B."""
+        if TRAINED in self.layer.lora_A:
+            return f"{self.path}.lora_A.{TRAINED}.weight", f"{self.path}.lora_B.{TRAINED}.weight"
+        return f"{self.path}.lora_embedding_A.{TRAINED}", f"{self.path}.lora_embedding_B.{TRAINED}"
+
+    def delta(self, of: Of) -> Tensor:
+        """What the adapter adds to the weight, float32, in its shape. Raises: ModelError on an unknown kind of layer.
+
+        Args: of: gives the factors, whole.
+        """
+        from peft.tuners import lora
+
+        down, up = (of(name).float() for name in self.factors)
+        scaling = self.layer.scaling[TRAINED]
+        if isinstance(self.layer, lora.ParamWrapper) and self.layer.num_experts > 1:
+            # A is [experts * rank, in], B is [out, rank * experts]: an expert's rows, and every so many columns.
+            down_ERI = down.view(self.layer.num_experts, -1, down.shape[-1])
+            up_ORE = up.view(up.shape[0], -1, self.layer.num_experts)
+            swapped = self.layer._did_swap_in_out_features
+            return torch.einsum("ore,eri->eoi" if swapped else "ore,eri->eio", up_ORE, down_ERI) * scaling
+        if isinstance(self.layer, lora.Embedding):
+            return (up @ down).T * scaling
+        if isinstance(self.layer, lora.Linear | lora.ParamWrapper):
+            delta = (up @ down) * scaling
+            return delta.T if getattr(self.layer, "fan_in_fan_out", False) else delta
+        base = self.layer.get_base_layer()
+        if isinstance(base, nn.modules.conv._ConvNd) and base.groups == 1:
+            return (up.flatten(1) @ down.flatten(1)).view(base.weight.shape) * scaling
+        raise ModelError(
+            f"{self.path}: an adapter on a {type(base).__name__} cannot be merged; set lora.export: adapter"
+        )
+
+
+def adapted_weights(model: nn.Module) -> dict[str, Adapted]:
+    """Every weight with an adapter, by its name. Raises: ModelError when an adapter belongs to none."""
+    from peft.tuners.lora import LoraLayer
+
+    found: dict[str, Adapted] = {}
+    for path, layer in model.named_modules():
+        if isinstance(layer, LoraLayer) and (TRAINED in layer.lora_A or TRAINED in layer.lora_embedding_A):
+            name = f"{path}.{_below(layer)}"
+            found[name] = Adapted(name, layer, path)
+    known = {factor for one in found.values() for factor in one.factors}
+    for name, _ in model.named_parameters():
+        if is_adapter(name) and not is_averaged(name) and name not in known:
+            raise ModelError(f"{name} cannot be merged into a weight; use lora.export: adapter and sync mode adapter")
+    return found
+
+
+def places(model: nn.Module) -> dict[str, list[str]]:
+    """Every parameter's names by its first one: several where it stands in several modules."""
+    names: dict[int, list[str]] = {}
+    for path, module in model.named_modules():
+        for name, parameter in module.named_parameters(path, recurse=False):
+            names.setdefault(id(parameter), []).append(name)
+    return {several[0]: several for several in names.values()}
+
+
+def unties(model: nn.Module, adapted: dict[str, Adapted]) -> bool:
+    """Whether the merged model's matrices are no longer tied: an adapter stands beside one that has several places."""
+    return any(name in adapted for names in places(model).values() if len(names) > 1 for name in names)
+
+
+def untie(model: nn.Module) -> None:
+    """Give every place of a parameter a copy of its own, and say so in the configuration, in place."""
+    from transformers import PreTrainedModel
+
+    for first, *others in places(model).values():
+        for name in others:
+            path, _, own = name.rpartition(".")
+            kept = model.get_parameter(first)
+            setattr(model.get_submodule(path), own, nn.Parameter(kept.detach().clone(), kept.requires_grad))
+    for module in model.modules():
+        if isinstance(module, PreTrainedModel):
+            for config in (module.config, module.config.get_text_config()):
+                if getattr(config, "tie_word_embeddings", False):
+                    config.tie_word_embeddings = False
+            module.all_tied_weights_keys = {}
+
+
+def prepare_for_merged(policy: Any, lora: LoraConfig) -> None:
+    """Untie a policy without adapters, in place, if merging such adapters would."""
+    if all(len(names) == 1 for names in places(policy).values()):
+        return
+    inject_lora(policy, lora, seed=0)
+    untied = unties(policy, adapted_weights(policy))
+    policy.model = policy.model.unload()
+    if untied:
+        untie(policy)
+
+
+def _below(layer: Any) -> str:
+    """Name of the adapted parameter below its layer; layers around several parameters of a module are nested."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    depth = "base_layer."
+    inner: Any = layer.base_layer
+    while isinstance(inner, BaseTunerLayer):
+        outer: Any = inner
+        depth, inner = depth + "base_layer.", outer.base_layer
+    return depth + getattr(layer, "parameter_name", "weight")

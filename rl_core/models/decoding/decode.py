@@ -1,0 +1,290 @@
+"""Token-by-token decoding: one prefill per prompt, its cache repeated for the siblings, finished rows leave the batch.
+
+Shapes: G siblings, R rows being decoded, P prompt positions, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rl_core.data_proto import pad_rows
+from rl_core.kernels.packed_weights import Packed
+from rl_core.models.backbone import taken_by
+from rl_core.models.checks.probe import Path
+from rl_core.models.decoding.without_hooks import without_hooks
+from rl_core.models.media import PromptMedia
+
+BLOCK_WORDS = 256
+"""Words of the vocabulary that are first drawn together."""
+ROWS_IN_CACHE = 16
+"""Rows of the vocabulary that are drawn from at once on a CPU."""
+
+
+class StopReason(StrEnum):
+    """Why a reply ended."""
+
+    EOS = "eos"
+    """The model ended it."""
+    LENGTH = "length"
+    """The limit on new tokens cut it off."""
+    CONTEXT = "context"
+    """Prompt, replies and observations together reached the context limit, within a reply or after it."""
+    FAILED = "failed"
+    """The environment failed or did not answer in time, so there is no verdict."""
+
+    @property
+    def is_truncated(self) -> bool:
+        """Whether a limit on length ended it."""
+        return self in (StopReason.LENGTH, StopReason.CONTEXT)
+
+
+@dataclass(frozen=True)
+class Request:
+    """A context to continue."""
+
+    token_ids: list[int]
+    num_replies: int
+    """How many times; they share the prefill."""
+    room: int
+    """Most tokens of each reply, however many the sampling allows."""
+    media: PromptMedia | None = None
+    """What it shows besides text."""
+
+
+@dataclass
+class Reply:
+    """Tokens of one reply (an end-of-sequence token included), their log-probabilities, and why it ended."""
+
+    token_ids: list[int]
+    log_probs: list[float]
+    stop_reason: StopReason
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How tokens are drawn. `temperature` 0 is greedy, with the log-probabilities of temperature 1."""
+
+    max_new_tokens: int
+    temperature: float
+    eos_ids: tuple[int, ...]
+    pad_id: int
+    at_limit: StopReason = StopReason.LENGTH
+    """Why a reply of `max_new_tokens` ended; `EOS` where all are to be that long."""
+
+    def limit(self, request: Request) -> int:
+        """Most tokens of each reply to a request."""
+        return min(request.room, self.max_new_tokens)
+
+    def cut_off(self, limit: int) -> StopReason:
+        """Why a reply of `limit` tokens ended that the model did not end."""
+        return self.at_limit if limit == self.max_new_tokens else StopReason.LENGTH
+
+
+@torch.no_grad()
+def decode(
+    policy: Any,
+    requests: list[Request],
+    sampling: Sampling,
+    generator: torch.Generator,
+    device: torch.device,
+    packed: Packed | None = None,
+    *,
+    graphs: bool = True,
+) -> list[Reply]:
+    """Replies to every request in order, siblings adjacent.
+
+    Args: policy: a CausalLMPolicy whose parameters are gathered. requests: token ids, ragged. packed: what
+    `packed_weights` made of the policy's layers. graphs: whether steps may be recorded on a GPU.
+    """
+    replies: list[list[Reply]] = [[] for _ in requests]
+    for places in _batches(policy, requests):
+        some = iter(_decode([requests[place] for place in places], policy, sampling, generator, device, packed, graphs))
+        for place in places:
+            replies[place] = [next(some) for _ in range(requests[place].num_replies)]
+    return [reply for group in replies for reply in group]
+
+
+def _batches(policy: Any, requests: list[Request]) -> list[list[int]]:
+    """The requests that are decoded beside each other: all, or those of one length where padding is none."""
+    if policy.paths is None or policy.paths.why_not(Path.PADDED) is None:
+        return [list(range(len(requests)))]
+    by_length: dict[int, list[int]] = {}
+    for place, request in enumerate(requests):
+        by_length.setdefault(len(request.token_ids), []).append(place)
+    return list(by_length.values())
+
+
+def _decode(
+    requests: list[Request],
+    policy: Any,
+    sampling: Sampling,
+    generator: torch.Generator,
+    device: torch.device,
+    packed: Packed | None,
+    graphs: bool,
+) -> list[Reply]:
+    """`decode` of requests in one batch."""
+    limits = [sampling.limit(request) for request in requests for _ in range(request.num_replies)]
+    replies = [Reply([], [], sampling.cut_off(limit)) for limit in limits]
+    rows = list(range(len(replies)))
+    with _reading(policy, requests, sampling.pad_id, device, packed, graphs) as (hidden, last, read):
+        for step in range(max(limits)):
+            tokens_R, log_probs_R = _draw(policy.logits(hidden), sampling.temperature, generator, exact=policy.is_exact)
+            drawn = zip(rows, tokens_R.tolist(), log_probs_R.tolist(), strict=True)
+            staying = [
+                place
+                for place, (row, token, log_prob) in enumerate(drawn)
+                if _goes_on(replies[row], token, log_prob, limits[row], sampling.eos_ids)
+            ]
+            if not staying:
+                break
+            if len(staying) < len(rows):
+                kept = torch.tensor(staying, device=device)
+                read.select(kept)
+                rows, last, tokens_R = [rows[place] for place in staying], last[kept], tokens_R[kept]
+            hidden = read.step(tokens_R, policy.reply_positions(last, step))
+    return replies
+
+
+@torch.no_grad()
+def forced_log_probs(policy: Any, groups: Sequence[tuple[Sequence[int], Sequence[Sequence[int]]]]) -> list[list[float]]:
+    """What decoding says of given responses to each prompt, token by token, whatever it would have drawn.
+
+    transformers' own cache is stepped through; quicker steps are compared with that where they are used. Rows leave
+    the batch as their responses end, as in `decode`.
+    """
+    requests = [Request(list(prompt), len(responses), room=1) for prompt, responses in groups]
+    responses = [list(response) for _, group in groups for response in group]
+    log_probs: list[list[float]] = [[] for _ in responses]
+    rows = list(range(len(responses)))
+    device = next(policy.parameters()).device
+    with _reading(policy, requests, 0, device, None, False, plain=False) as (hidden, last, read):
+        for step in range(max(map(len, responses))):
+            all_RV = policy.logits(hidden).float().log_softmax(-1)
+            tokens = [responses[row][step] for row in rows]
+            for place, row in enumerate(rows):
+                log_probs[row].append(float(all_RV[place, tokens[place]]))
+            staying = [place for place, row in enumerate(rows) if len(responses[row]) > step + 1]
+            if not staying:
+                break
+            kept = torch.tensor(staying, device=device)
+            if len(staying) < len(rows):
+                read.select(kept)
+            rows, last = [rows[place] for place in staying], last[kept]
+            tokens_R = torch.tensor(tokens, device=device)[kept]
+            hidden = read.step(tokens_R, policy.reply_positions(last, step))
+    return log_probs
+
+
+@contextmanager
+def _reading(
+    policy: Any,
+    requests: list[Request],
+    pad_id: int,
+    device: torch.device,
+    packed: Packed | None,
+    graphs: bool,
+    *,
+    plain: bool = True,
+) -> Iterator[tuple[Tensor, Tensor, Any]]:
+    """For the block, the prompts are read, each once, and their siblings side by side.
+
+    Yields: of each row the hidden states [R, H] and the position [R] of its last token, and what reads further tokens.
+    Args: plain: whether decoders of ours may read, where they say what the model says.
+    """
+    from rl_core.models.decoding.next_states import ByRecomputing, ByTransformers, next_states
+
+    backbone = policy.backbone
+    prompts = [request.token_ids for request in requests]
+    counts_P = torch.tensor([request.num_replies for request in requests], device=device)
+    lengths_P = torch.tensor([len(prompt) for prompt in prompts], device=device)
+    ids_BP = pad_rows([torch.tensor(prompt) for prompt in prompts], pad_id, left=True).to(device)
+    width = ids_BP.shape[1]
+    attention_BP = (torch.arange(width, device=device)[None] >= width - lengths_P[:, None]).long()
+    media_B = [request.media for request in requests]
+    inputs = policy.inputs(ids_BP, attention_BP, positions_of(attention_BP), media_B)
+    uses_cache = policy.paths is None or policy.paths.why_not(Path.CACHED) is None
+    output = backbone(**taken_by(backbone, inputs), use_cache=uses_cache)
+    hidden = output.last_hidden_state[:, -1].repeat_interleave(counts_P, 0)
+    # Positions may have several axes; they agree at the last token, which is text.
+    last_P = inputs["position_ids"][..., -1].reshape(-1, len(prompts))[0]
+    last = last_P.repeat_interleave(counts_P)
+    with without_hooks(policy.language_model):
+        read: Any
+        if not uses_cache:
+            read = ByRecomputing(
+                backbone, ids_BP.repeat_interleave(counts_P, 0), attention_BP.repeat_interleave(counts_P, 0)
+            )
+        elif not plain:
+            read = ByTransformers(backbone, output.past_key_values, counts_P, attention_BP)
+        else:
+            probe = ids_BP[:, -1], policy.reply_positions(last_P, 0)
+            cache = output.past_key_values
+            read = next_states(backbone, cache, counts_P, attention_BP, packed or {}, probe, graphs=graphs)
+        yield hidden, last, read
+
+
+def _goes_on(reply: Reply, token: int, log_prob: float, limit: int, eos_ids: tuple[int, ...]) -> bool:
+    """Append a token to a reply. Returns: whether more may follow."""
+    reply.token_ids.append(token)
+    reply.log_probs.append(log_prob)
+    if token in eos_ids:
+        reply.stop_reason = StopReason.EOS
+    return token not in eos_ids and len(reply.token_ids) < limit
+
+
+def positions_of(attention: Tensor) -> Tensor:
+    """Position ids under left padding: counted from the first real token; pads get 0."""
+    return (attention.cumsum(-1) - 1).clamp_min(0)
+
+
+def _draw(
+    logits_RV: Tensor, temperature: float, generator: torch.Generator, *, exact: bool = False
+) -> tuple[Tensor, Tensor]:
+    """A token of each row and its log-probability. Args: exact: by the very operations of training."""
+    random_R1 = torch.rand(len(logits_RV), 1, generator=generator, device=logits_RV.device, dtype=torch.float64)
+    # A processor's cache holds a few rows; all together would come from memory, and be given back to the system.
+    size = ROWS_IN_CACHE if logits_RV.device.type == "cpu" else len(logits_RV)
+    parts = zip(logits_RV.split(size), random_R1.split(size), strict=True)
+    drawn = [_draw_rows(part_RV.float(), temperature, random, exact) for part_RV, random in parts]
+    return torch.cat([tokens for tokens, _ in drawn]), torch.cat([log_probs for _, log_probs in drawn])
+
+
+def _draw_rows(logits_RV: Tensor, temperature: float, random_R1: Tensor, exact: bool) -> tuple[Tensor, Tensor]:
+    scores_RV = logits_RV / temperature if temperature not in (0.0, 1.0) else logits_RV
+    shares_RV = scores_RV.softmax(-1)
+    tokens_R = _pick(shares_RV, random_R1) if temperature else shares_RV.argmax(-1)
+    if exact:
+        # As training computes it.
+        return tokens_R, scores_RV.log_softmax(-1).gather(-1, tokens_R[:, None])[:, 0]
+    return tokens_R, shares_RV.gather(-1, tokens_R[:, None])[:, 0].log()
+
+
+def _pick(weights_RV: Tensor, random_R1: Tensor) -> Tensor:
+    """Columns drawn in proportion to the weights, by one random number a row.
+
+    `multinomial` would draw one for every word of the vocabulary. First the block of columns is found, then the column.
+    """
+    short = -weights_RV.shape[1] % BLOCK_WORDS
+    whole_RV = torch.nn.functional.pad(weights_RV, (0, short)) if short else weights_RV
+    blocks_RKW = whole_RV.unflatten(1, (-1, BLOCK_WORDS))
+    ends_RK = blocks_RKW.sum(-1).double().cumsum(-1)
+    point_R1 = random_R1 * ends_RK[:, -1:]
+    block_R1 = _first_beyond(ends_RK, point_R1)
+    before_R1 = torch.nn.functional.pad(ends_RK, (1, 0)).gather(1, block_R1)
+    block_RW = blocks_RKW[torch.arange(len(weights_RV), device=weights_RV.device), block_R1[:, 0]]
+    column_R1 = _first_beyond(block_RW.double().cumsum(-1), point_R1 - before_R1)
+    return (block_R1 * BLOCK_WORDS + column_R1)[:, 0]
+
+
+def _first_beyond(ends_RK: Tensor, point_R1: Tensor) -> Tensor:
+    """The first place whose end lies beyond the point, [R, 1]; never one without weight."""
+    # Rounding may put the point at the very end.
+    return torch.searchsorted(ends_RK, point_R1.minimum(ends_RK[:, -1:] * (1 - 1e-12)), right=True)

@@ -1,0 +1,155 @@
+"""The hidden states of one more token in each row of a decoding batch.
+
+A plain decoder is stepped through here (`plain_decoder`), on a GPU by graphs of its steps (`graphed_steps`), everything
+else by transformers. Which of the two a model is shows in a token after its first prompts, which is computed both ways.
+
+Axes: P prompts, R rows, H hidden features, L positions.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from transformers.cache_utils import Cache
+
+from rl_core.kernels.packed_weights import Packed
+from rl_core.models.backbone import taken_by
+from rl_core.models.decoding.decoder_memory import WholeRows, attention_mask, memory_of
+from rl_core.models.decoding.graphed_steps import GraphedSteps, can_be_graphed
+from rl_core.models.decoding.growing_cache import cache_argument, grow, is_plain, take_rows
+from rl_core.models.decoding.plain_decoder import PlainDecoder, layer_by_layer, plain_decoder
+from rl_core.models.exact import is_exact
+
+ALIKE, ALIKE_ROUNDED = 1e-3, 5e-2
+"""Relative difference up to which hidden states are the same; in bfloat16 on a GPU, where sums have another order."""
+_is_plain_decoder: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
+"""What was found out about models."""
+
+
+def next_states(
+    model: Any,
+    cache: Cache,
+    counts_P: Tensor,
+    attention_PL: Tensor,
+    packed: Packed,
+    probe_P: tuple[Tensor, Tensor],
+    *,
+    graphs: bool,
+) -> ByPlainDecoder | GraphedSteps | ByTransformers:
+    """Steps of one batch.
+
+    Args: model: of transformers, without its head. cache: after the prefill; it is used up. counts_P: replies to each
+    prompt. attention_PL: where a token is. packed: products of its layers. probe_P: a token of each prompt, any, and
+    its positions, [P, 1] or with several axes [A, P, 1]. graphs: whether steps may be recorded on a GPU.
+    """
+    if is_exact(model):
+        return ByTransformers(model, cache, counts_P, attention_PL)
+    # Several axes of positions are for pictures.
+    may_be_plain = _is_plain_decoder.get(model, True) and is_plain(cache) and probe_P[1].dim() == 2
+    on_gpu = counts_P.device.type == "cuda"
+    plain = plain_decoder(model, layer_by_layer if on_gpu else packed.get) if may_be_plain else None
+    if plain is None or (on_gpu and not (graphs and can_be_graphed(plain))):
+        return ByTransformers(model, cache, counts_P, attention_PL)
+    if model not in _is_plain_decoder:
+        _is_plain_decoder[model] = _says_the_same(plain, cache, attention_PL, probe_P)
+    if not _is_plain_decoder[model]:
+        return ByTransformers(model, cache, counts_P, attention_PL)
+    return (GraphedSteps if on_gpu else ByPlainDecoder)(plain, cache, counts_P, attention_PL)
+
+
+class ByPlainDecoder:
+    """Tokens through a loop of ours."""
+
+    def __init__(self, plain: PlainDecoder, cache: Cache, counts_P: Tensor, attention_PL: Tensor) -> None:
+        self.plain, self.memory = plain, memory_of(cache.layers, counts_P, attention_PL)
+
+    def step(self, tokens_R: Tensor, positions_R1: Tensor) -> Tensor:
+        """Append a token to each row. Returns: its hidden states after the last norm, [R, H]."""
+        return self.plain.step(tokens_R, positions_R1, self.memory)
+
+    def select(self, rows: Tensor) -> None:
+        """Keep these rows, ascending."""
+        self.memory.select(rows)
+
+
+class ByTransformers:
+    """Tokens through the model as it is."""
+
+    def __init__(self, model: Any, cache: Cache, counts_P: Tensor, attention_PL: Tensor) -> None:
+        self.model, self.cache, self.cache_argument = model, cache, cache_argument(model)
+        self.mask_format = _mask_format(model, cache) if is_plain(cache) else None
+        self.attention_RL = attention_PL.repeat_interleave(counts_P, 0)
+        grow(cache, counts_P)
+
+    def step(self, tokens_R: Tensor, positions: Tensor) -> Tensor:
+        """Append a token to each row. Returns: its hidden states after the last norm, [R, H].
+
+        Args: positions: [R, 1], or with several axes [A, R, 1].
+        """
+        self.attention_RL = nn.functional.pad(self.attention_RL, (0, 1), value=1)
+        mask = self.attention_RL
+        inputs = {
+            "input_ids": tokens_R[:, None],
+            "attention_mask": mask if self.mask_format is None else attention_mask(mask, self.mask_format),
+            "position_ids": positions,
+        }
+        output = self.model(**taken_by(self.model, inputs), use_cache=True, **{self.cache_argument: self.cache})
+        return output.last_hidden_state[:, -1]
+
+    def select(self, rows: Tensor) -> None:
+        """Keep these rows, ascending."""
+        self.attention_RL = self.attention_RL[rows]
+        for layer in self.cache.layers:
+            take_rows(layer, rows)
+
+
+class ByRecomputing:
+    """Tokens through the model as it is, over the whole row every time: for models whose cache cannot be used.
+
+    Args: ids_RL, attention_RL: the prompts, padding first.
+    """
+
+    def __init__(self, model: Any, ids_RL: Tensor, attention_RL: Tensor) -> None:
+        self.model, self.ids_RL, self.attention_RL = model, ids_RL, attention_RL
+
+    def step(self, tokens_R: Tensor, positions: Tensor) -> Tensor:
+        """Append a token to each row. Returns: its hidden states after the last norm, [R, H]."""
+        self.ids_RL = torch.cat([self.ids_RL, tokens_R[:, None]], 1)
+        self.attention_RL = nn.functional.pad(self.attention_RL, (0, 1), value=1)
+        inputs = {
+            "input_ids": self.ids_RL,
+            "attention_mask": self.attention_RL,
+            "position_ids": (self.attention_RL.cumsum(-1) - 1).clamp_min(0),
+        }
+        return self.model(**taken_by(self.model, inputs), use_cache=False).last_hidden_state[:, -1]
+
+    def select(self, rows: Tensor) -> None:
+        """Keep these rows, ascending."""
+        self.ids_RL, self.attention_RL = self.ids_RL[rows], self.attention_RL[rows]
+
+
+def _says_the_same(plain: PlainDecoder, cache: Cache, attention_PL: Tensor, probe_P: tuple[Tensor, Tensor]) -> bool:
+    """Whether a token after each prompt becomes the same by both ways. The cache stays as it is."""
+    once_P = torch.ones_like(attention_PL[:, 0])
+    ours_PH = plain.step(*probe_P, WholeRows(list(cache.layers), once_P, attention_PL))
+    theirs_PH = ByTransformers(plain.model, copy.deepcopy(cache), once_P, attention_PL).step(*probe_P)
+    difference, size = (ours_PH - theirs_PH).float().norm(), theirs_PH.float().norm()
+    is_rounded = theirs_PH.dtype is torch.bfloat16 and not theirs_PH.is_cpu
+    return bool(difference <= (ALIKE_ROUNDED if is_rounded else ALIKE) * size)
+
+
+def _mask_format(model: Any, cache: Cache) -> torch.dtype | None:
+    """Of a mask made here where that makes attention quicker than what transformers makes of a padding mask.
+
+    For rows without padding that is none, and a CPU then repeats keys and values for every head that shares them.
+    Families that add something to a mask of their own (ALiBi) get the padding mask.
+    """
+    first: Any = cache.layers[0]
+    keys = first.keys
+    makes_own = not getattr(model, "_supports_attention_backend", False)
+    is_sdpa = model.config._attn_implementation.startswith("sdpa")
+    return keys.dtype if keys.is_cpu and is_sdpa and not makes_own else None

@@ -1,0 +1,104 @@
+"""Writing a trained policy as an ordinary Hugging Face folder, and reading it back as anybody would."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rl_core.models.adapters.lora import TRAINED, inject_lora
+from rl_core.models.bundle import ModelBundle
+from rl_core.models.chat.stop_ids import record_stop_ids, sampled_stop_ids
+from rl_core.models.checks.comparison import Live, TokenRow, places_in
+from rl_core.models.export.stored_weights import Written, formats, write_stored
+from rl_core.models.export.untouched import carry_over
+from rl_core.models.family import seeing_policy
+from rl_core.models.text_part import TextPartPolicy
+from schemas.recipe import ExportKind, LoraConfig
+
+
+def export_policy(
+    bundle: ModelBundle, trained: dict[str, Tensor], lora: LoraConfig | None, out: Path, live: Live
+) -> None:
+    """Write base weights plus `trained` to `out`, in the base model's own number format, or the adapters alone.
+
+    Adapters keep float32. Their folder names the base model by where this run found it.
+    What was written is loaded again by plain transformers and has to say what the policy says with its weights rounded
+    to the format; both compute in float32, so that it is the weights that are compared.
+    Args: trained: full, unsharded tensors under the policy's parameter names. live: of the policy they were taken from.
+    Raises: ExportMismatch when what was taken, or what was written, is another policy.
+    """
+    model_class, written = _write(bundle, trained_policy(bundle, trained, lora), lora, out, live)
+    model = model_class.from_pretrained(out, dtype=torch.float32).eval()
+    said = [_said_by(model, row, bundle) for row in bundle.compared_rows]
+    written.check(torch.cat(said), model, out, places_in(bundle.compared_rows))
+
+
+def _write(bundle: ModelBundle, policy: Any, lora: LoraConfig | None, out: Path, live: Live) -> tuple[Any, Written]:
+    """Returns: the class that reads the folder, and what it has to find there."""
+    adapters_alone = lora is not None and lora.export is ExportKind.ADAPTER
+
+    def write() -> Any:
+        (bundle.processor or bundle.tokenizer).save_pretrained(out)
+        record_stop_ids(policy.language_model, sampled_stop_ids(policy.language_model, bundle))
+        if adapters_alone:
+            _name_base(policy.model.peft_config[TRAINED], bundle.source)
+            policy.model.save_pretrained(out, selected_adapters=[TRAINED])
+            policy.language_model.generation_config.save_pretrained(out)
+            return None
+        policy.model.save_pretrained(out)
+        if isinstance(policy, TextPartPolicy):
+            carry_over(bundle.source, policy.model, out)
+        return policy.model
+
+    say = partial(bundle.said_by, policy, torch.device("cpu"))
+    format_of = formats(policy.model, _stored_dtype(bundle))
+    model_class = type(policy.language_model)
+    merge, places = not adapters_alone, places_in(bundle.compared_rows)
+    return model_class, write_stored(policy, say, format_of, live, write, merge=merge, places=places)
+
+
+def _said_by(model: Any, row: TokenRow, bundle: ModelBundle) -> Tensor:
+    if row.media is None:
+        return row.said_by_model(model)
+    # Which picture is where is what the policy knows; its passes are the model's own.
+    return row.said_by(seeing_policy(model, bundle.config).eval(), torch.device("cpu"))
+
+
+def trained_policy(bundle: Any, trained: dict[str, Tensor], lora: LoraConfig | None) -> Any:
+    """A policy in float32 on the CPU with these weights, adapters beside the base.
+
+    Raises: ValueError on weights that it does not have.
+    """
+    from transformers import PreTrainedModel
+
+    policy = bundle.load_policy()
+    if lora is not None:
+        inject_lora(policy, lora, seed=0)
+    unexpected = policy.load_state_dict(trained, strict=False).unexpected_keys
+    if unexpected:
+        raise ValueError(f"trained weights the model does not have: {unexpected[:3]}")
+    for module in policy.modules():
+        # What a GPU attends with; this copy computes on the CPU.
+        if isinstance(module, PreTrainedModel) and str(module.config._attn_implementation).startswith("flash"):
+            module.set_attn_implementation("sdpa")
+    return policy.eval()
+
+
+def _name_base(adapter: Any, source: str) -> None:
+    """Let an adapter's folder name its base so that it is found from any folder."""
+    name, _, revision = source.partition("@")
+    adapter.base_model_name_or_path = str(Path(name).resolve()) if Path(name).is_dir() else name
+    adapter.revision = revision or None
+
+
+def _stored_dtype(bundle: ModelBundle) -> torch.dtype:
+    from transformers import AutoConfig
+
+    name, _, revision = bundle.source.partition("@")
+    config = AutoConfig.from_pretrained(name, revision=revision or None)
+    stored = config.dtype or config.get_text_config().dtype
+    return stored if isinstance(stored, torch.dtype) else torch.float32

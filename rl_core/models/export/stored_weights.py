@@ -1,0 +1,172 @@
+"""A trained policy as the weights that are stored: adapters merged, rounded once to the format of the base.
+
+In float32 nothing is rounded. In a coarser format the policy that was trained computes with more than is stored: its
+adapters stand in float32 beside the base. What is stored is the sum, rounded once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rl_core.errors import ExportMismatch
+from rl_core.models.adapters.lora import base_name, is_adapter
+from rl_core.models.adapters.merging import adapted_weights, untie, unties
+from rl_core.models.checks.comparison import Live, difference, explained
+from rl_core.models.export.checksums import NUM_NAMED, Checksum, checksum
+
+WIDTHS = (2, 4)
+"""Bytes of the numbers that a checksum is taken of."""
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A tensor as it was handed to be saved."""
+
+    dtype: torch.dtype
+    checksum: Checksum
+
+
+FormatOf = Callable[[str], torch.dtype]
+"""The format that a base model's parameter is stored in, by its name."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """What was written, and what it has to say when it is read back."""
+
+    said_N: Tensor
+    bound: float
+    saved: dict[str, Saved]
+    """Empty where adapters alone were written."""
+
+    def check(self, said_N: Tensor, model: nn.Module, out: Path, places: list[str] | None = None) -> None:
+        """Raises: ExportMismatch unless a model read back from `out` holds and says what was written."""
+        check_read_back(self.saved, model, str(out))
+        if found := difference(self.said_N, said_N, self.bound, places):
+            raise ExportMismatch(f"{out} does not say what the trained policy says: {found}. Nothing was registered")
+
+
+def write_stored(
+    policy: Any,
+    say: Callable[[], Tensor],
+    format_of: FormatOf,
+    live: Live,
+    write: Callable[[], nn.Module | None],
+    *,
+    merge: bool,
+    places: list[str] | None = None,
+) -> Written:
+    """Compare a policy with the live one that its weights came from, and write it.
+
+    Args: policy: in float32, adapters beside the base. say: what it says of fixed inputs. write: writes the policy as
+    it then is; gives the model that was saved, or None for adapters alone. merge: merge the adapters before.
+    Raises: ExportMismatch when it is not the live one.
+    """
+    said_N = say()
+    if found := difference(live.said_N, said_N, explained(said_N, say, policy, live.dtype), places):
+        raise ExportMismatch(f"the weights taken from the trained policy are not what it computes with: {found}")
+    merged: dict[str, Tensor] = {}
+    if merge:
+        merged = round_to_stored(policy, format_of)
+        said_N = say()
+    bound = explained(said_N, say, policy, torch.float32)
+    if merge:
+        take_stored(policy, merged, format_of)
+    model = write()
+    return Written(said_N, bound, {} if model is None else saved_tensors(model))
+
+
+@torch.no_grad()
+def round_to_stored(policy: Any, format_of: FormatOf) -> dict[str, Tensor]:
+    """Let a float32 policy, adapters and all, say what its stored weights will say, in place.
+
+    Adapters are not merged: the base beside one becomes what is left of the rounded sum without it, so that the policy
+    still computes as it was trained. Matrices that merging unties are untied first.
+    Returns: the sums as they are to be stored, by the name of the base's weight.
+    """
+    adapted = adapted_weights(policy)
+    if unties(policy, adapted):
+        untie(policy)
+        adapted = adapted_weights(policy)
+    tensors = dict(policy.named_parameters())
+    merged = {}
+    for name, parameter in tensors.items():
+        if is_adapter(name):
+            continue
+        kept = format_of(base_name(name))
+        if name in adapted:
+            delta = adapted[name].delta(lambda factor: tensors[factor].detach())
+            merged[name] = (parameter + delta).to(kept)
+            if kept is not torch.float32:
+                parameter.copy_(merged[name].float() - delta)
+        else:
+            parameter.copy_(parameter.to(kept))
+    for name, buffer in _saved_buffers(policy):
+        buffer.copy_(buffer.to(format_of(base_name(name))))
+    return merged
+
+
+@torch.no_grad()
+def take_stored(policy: Any, merged: dict[str, Tensor], format_of: FormatOf) -> None:
+    """Put what `round_to_stored` gave into the base and take the adapters off, in place."""
+    for name, value in merged.items():
+        policy.get_parameter(name).data = value
+    if merged:
+        policy.model = policy.model.unload()
+    for name, value in [*policy.named_parameters(), *_saved_buffers(policy)]:
+        value.data = value.data.to(format_of(name))
+
+
+def _saved_buffers(policy: nn.Module) -> list[tuple[str, Tensor]]:
+    """Real numbers that are saved with a model and never trained."""
+    saved = policy.state_dict().keys()
+    return [(name, value) for name, value in policy.named_buffers() if name in saved and value.is_floating_point()]
+
+
+def formats(model: nn.Module, dtype: torch.dtype) -> FormatOf:
+    """`dtype` for everything but what transformers keeps in float32 whatever the rest is in."""
+    always: set[str] = set()
+    for module in model.modules():
+        always |= set(getattr(module, "_keep_in_fp32_modules_strict", None) or ())
+    patterns = [pattern.replace("*", ".*") for pattern in always]
+    return lambda name: torch.float32 if any(re.search(one, name) for one in patterns) else dtype
+
+
+def saved_tensors(model: nn.Module) -> dict[str, Saved]:
+    """Everything that a model saves in numbers of two or four bytes, by name."""
+    return {
+        name: Saved(value.dtype, checksum(value))
+        for name, value in model.state_dict().items()
+        if value.is_floating_point() and value.element_size() in WIDTHS
+    }
+
+
+def check_read_back(expected: dict[str, Saved], model: nn.Module, where: str) -> None:
+    """Raises: ExportMismatch naming the tensors of a model read back that are not those that were to be saved."""
+    found = model.state_dict()
+    # What is read may stand in a wider format than it was saved in; back in that it is the same, bit for bit.
+    bad = [
+        name
+        for name, saved in expected.items()
+        if name not in found or checksum(found[name].to(saved.dtype)) != saved.checksum
+    ]
+    if bad:
+        raise ExportMismatch(
+            f"{where}: {len(bad)} of {len(expected)} tensors were not read back as they were to be written, first "
+            f"{', '.join(bad[:NUM_NAMED])}. Nothing was registered"
+        )
+
+
+def renamed_in_checkpoints(model: Any) -> list[str]:
+    """Names in a checkpoint of what transformers holds under other names, such as experts that it fuses."""
+    from transformers.core_model_loading import revert_weight_conversion
+
+    named = dict(model.named_parameters())
+    return sorted(revert_weight_conversion(model, named).keys() - named.keys())

@@ -1,0 +1,80 @@
+"""A pair of answers as tokens: one prompt, the chosen answer, the rejected one.
+
+An answer is encoded apart from its prompt and ends with the token that ends a turn in the chat template, as a sampled
+reply would; with the end-of-sequence token where the template has none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from rl_core.models.media import PromptMedia
+from rl_core.rollout.chat.text import ChatFormat
+from schemas.preference import PreferenceConfig, ThinkMode
+
+OPEN, CLOSE = "<think>", "</think>"
+
+
+class Idle(StrEnum):
+    """Why nothing is learnt from a pair."""
+
+    OVERLONG = "overlong"
+    """Prompt and answer have more than `max_length` tokens together."""
+    EQUAL = "equal"
+    """Without their reasoning the answers are the same, or one is empty."""
+
+
+@dataclass(frozen=True)
+class PairTokens:
+    """The tokens of a pair; of an idle pair only as many as a row needs to exist."""
+
+    prompt: list[int]
+    chosen: list[int]
+    rejected: list[int]
+    idle: Idle | None = None
+    media: PromptMedia | None = None
+    """What the prompt shows; both answers share it."""
+
+
+class PairEncoder:
+    """Encodes pairs with a model's chat format, which knows its tokenizer, template and pictures."""
+
+    def __init__(self, chat: ChatFormat, config: PreferenceConfig, max_length: int) -> None:
+        """Args: max_length: tokens of prompt and answer that the model takes."""
+        self.chat, self.tokenizer, self.config, self.max_length = chat, chat.tokenizer, config, max_length
+        written = chat.turns.end_id
+        self.end_id = chat.tokenizer.eos_token_id if written is None else written
+
+    def __call__(self, item: dict[str, Any]) -> PairTokens:
+        """The tokens of a prepared pair. Raises: ModelError when it shows images that the model cannot see."""
+        encoded = self.chat.encode_prompt(item["prompt"], item)
+        prompt = encoded.token_ids
+        texts = [answer_text(item[side], self.config.think) for side in ("chosen", "rejected")]
+        chosen, rejected = (self._answer(text, prompt) for text in texts)
+        if texts[0].strip() == texts[1].strip() or not all(text.strip() for text in texts):
+            return self._idle(Idle.EQUAL)
+        if len(prompt) + max(len(chosen), len(rejected)) > self.max_length:
+            return self._idle(Idle.OVERLONG)
+        return PairTokens(prompt, chosen, rejected, media=encoded.media)
+
+    def _answer(self, text: str, prompt: list[int]) -> list[int]:
+        # A reasoning model's template may have opened the block already.
+        if text.startswith(OPEN) and self.tokenizer.decode(prompt[-8:]).rstrip().endswith(OPEN):
+            text = text.removeprefix(OPEN)
+        return [*self.tokenizer.encode(text, add_special_tokens=False), self.end_id]
+
+    def _idle(self, why: Idle) -> PairTokens:
+        token = [self.tokenizer.eos_token_id]
+        return PairTokens(token, token, token, why)
+
+
+def answer_text(answer: str, mode: ThinkMode) -> str:
+    """An answer with its reasoning kept, taken out, or announced as empty where it has none."""
+    before, close, after = answer.partition(CLOSE)
+    if mode is ThinkMode.STRIP:
+        return (before.partition(OPEN)[0] + after).strip() if close else answer.partition(OPEN)[0].strip()
+    if mode is ThinkMode.EMPTY and OPEN not in answer and not close:
+        return f"{OPEN}{CLOSE}{answer}"
+    return answer

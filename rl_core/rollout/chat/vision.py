@@ -1,0 +1,154 @@
+"""Between messages with pictures and tokens: the processor of one vision-language model.
+
+Rows hold text with a mark `<image>` where each picture stands, as MMPR does; without any, pictures come first.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from rl_core.data.prepare.chat_template import ChatTemplate, Message
+from rl_core.data.read.row_images import open_image
+from rl_core.errors import DataError
+from rl_core.models.bundle import ModelBundle
+from rl_core.models.chat.tokenizer import load_processor, load_tokenizer
+from rl_core.models.family import picture_facts, sees_pictures, why_no_pictures
+from rl_core.models.media import PromptMedia
+from rl_core.models.vlm import family_of, media_of
+from rl_core.rollout.chat.text import ChatFormat, Encoded
+
+MARK = "<image>"
+MAX_REMEMBERED = 128
+"""Prompts whose pictures are kept as tensors; siblings come one after the other."""
+
+
+class PictureReader:
+    """From messages and pictures to tokens and tensors, by a processor. Args: as for `VisionChat`."""
+
+    def __init__(
+        self, processor: Any, model_type: str, image_token_id: int, template_kwargs: Mapping[str, Any]
+    ) -> None:
+        self.processor, self.family, self.image_token_id = processor, family_of(model_type), image_token_id
+        self.template = ChatTemplate(processor, template_kwargs)
+
+    def __call__(self, messages: Sequence[Message], images: Sequence[Any]) -> Encoded:
+        """A prompt that ends where the reply begins. Raises: DataError when a picture cannot be opened, or marks and
+        pictures differ in number."""
+        text = self.template.prompt(with_pictures(messages, len(images)))
+        pictures = [open_image(image) for image in images]
+        shown = {"images": [pictures]} if pictures else {}
+        inputs = self.processor(text=[text], add_special_tokens=False, return_tensors="pt", **shown)
+        media: PromptMedia | None = media_of(inputs, self.family, self.image_token_id) if pictures else None
+        return Encoded(inputs["input_ids"][0].tolist(), media)
+
+
+class VisionChat(ChatFormat):
+    """A `ChatFormat` whose prompts show pictures. Pictures are opened and processed here, once for all siblings."""
+
+    def __init__(
+        self,
+        processor: Any,
+        model_type: str,
+        image_token_id: int,
+        template_kwargs: dict[str, Any],
+        stop_ids: Collection[int] = (),
+        **options: Any,
+    ) -> None:
+        """Args: options: further ones of `ChatFormat`."""
+        self.reader = PictureReader(processor, model_type, image_token_id, template_kwargs)
+        self.image_token_id = image_token_id
+        template = self.reader.template
+        super().__init__(processor.tokenizer, template_kwargs, stop_ids, template=template, **options)
+        self._known: OrderedDict[str, Encoded] = OrderedDict()
+
+    def encode_prompt(self, messages: list[dict[str, Any]], item: Mapping[str, Any]) -> Encoded:
+        """Tokens, image tokens included, and the pictures as tensors.
+
+        Raises: DataError when a picture cannot be opened, or marks and pictures differ in number.
+        """
+        images = list(item["env_extras"].get("images") or [])
+        key = json.dumps([messages, images], sort_keys=True, default=str)
+        if key not in self._known:
+            self._known[key] = self.reader(messages, images)
+            while len(self._known) > MAX_REMEMBERED:
+                self._known.popitem(last=False)
+        return self._known[key]
+
+    def history(self, messages: Sequence[Message], item: Mapping[str, Any]) -> list[Message]:
+        """A row's prompt as `observation` takes it, pictures in their places."""
+        return with_pictures(messages, len(item["env_extras"].get("images") or []))
+
+    def said(self, messages: Sequence[Message]) -> list[Message]:
+        """An environment's messages as `observation` puts them. Raises: DataError when they would show pictures."""
+        return with_pictures(messages, 0)
+
+    def _text_tokens(self) -> frozenset[int]:
+        """None: most special tokens of these models stand for pictures, which are no text."""
+        return frozenset()
+
+
+def chat_format(
+    bundle: ModelBundle, template_kwargs: dict[str, Any], stop_ids: Collection[int] = (), **options: Any
+) -> ChatFormat:
+    """The format of a bundle's model. Args: options: further ones of `ChatFormat`."""
+    if bundle.processor is None:
+        chat = ChatFormat(bundle.tokenizer, template_kwargs, stop_ids, **options)
+        chat.why_no_images = why_no_pictures(bundle.source)
+        return chat
+    config = bundle.policy.language_model.config
+    return VisionChat(bundle.processor, config.model_type, config.image_token_id, template_kwargs, stop_ids, **options)
+
+
+def with_pictures(messages: Sequence[Mapping[str, Any]], num_images: int) -> list[dict[str, Any]]:
+    """Messages whose contents are lists of parts: text, and a picture at each mark of a user's message.
+
+    Raises: DataError when there are marks for another number of pictures.
+    """
+    marks = sum(_content(message).count(MARK) for message in messages if message["role"] == "user")
+    if marks not in (0, num_images):
+        raise DataError(f"prompt: {marks} marks {MARK} for {num_images} images; write one for each image, or none")
+    first = True
+    out = []
+    for message in messages:
+        parts: list[dict[str, str]] = []
+        if message["role"] == "user":
+            if first and not marks:
+                parts += [{"type": "image"} for _ in range(num_images)]
+            first = False
+            pieces = _content(message).split(MARK)
+            for index, piece in enumerate(pieces):
+                parts += [{"type": "image"}] if index else []
+                parts += [{"type": "text", "text": piece}] if piece else []
+        else:
+            parts.append({"type": "text", "text": _content(message)})
+        out.append({"role": message["role"], "content": parts})
+    return out
+
+
+def _content(message: Mapping[str, Any]) -> str:
+    return str(message.get("content") or "")
+
+
+def prompt_tokenizer(source: str, *, text_alone: bool) -> Any:
+    """What preparation counts a located model's prompts with, exactly as the rollout will encode them.
+
+    A tokenizer. One with `why_no_images` counts rows of text alone, and says what is wrong with others. One with
+    `count_items` counts those of a vision-language model, since only its processor knows how many tokens a picture
+    takes. Raises: ModelError.
+    """
+    if text_alone or not sees_pictures(source):
+        tokenizer = load_tokenizer(source)
+        tokenizer.why_no_images = why_no_pictures(source)
+        return tokenizer
+    processor = load_processor(source)
+    facts = picture_facts(source)
+
+    def count_items(items: Sequence[Mapping[str, Any]], template_kwargs: Mapping[str, Any]) -> list[int]:
+        read = PictureReader(processor, *facts, template_kwargs)
+        return [len(read(item["prompt"], item["env_extras"].get("images") or []).token_ids) for item in items]
+
+    processor.tokenizer.count_items = count_items
+    return processor.tokenizer

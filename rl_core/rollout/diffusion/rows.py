@@ -1,0 +1,118 @@
+"""The rows of a diffusion rollout: the columns of what is trained, and what was asked.
+
+Shapes: B rows, K actions, latents [C, (F,) H, W]. A row that could not be sampled has zeros, and a zero
+`response_mask`, so that nothing is learnt from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rl_core.models.decoding.decode import StopReason
+from rl_core.models.diffusion.guidance import PromptConditions
+from rl_core.rollout.diffusion.denoise import Trajectory
+from rl_core.sde import NoiseRecipe
+
+TIMES = "times"
+"""Stream of the noise levels that DiffusionNFT trains a sample at."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One sample to make."""
+
+    item: Mapping[str, Any]
+    conditions: PromptConditions | str
+    """Or the reason why there are none."""
+    noise: NoiseRecipe
+    """Of all that is the sample's own."""
+    start: NoiseRecipe
+    """Of x_T: its own, or that of its prompt."""
+
+    @property
+    def error(self) -> str | None:
+        """Why it cannot be made."""
+        return self.conditions if isinstance(self.conditions, str) else None
+
+
+def step_columns(
+    num_rows: int, found: Mapping[int, Trajectory], levels: Tensor, actions: Sequence[int], shape: Sequence[int]
+) -> dict[str, Tensor]:
+    """What a policy gradient trains: `latents, next_latents` [B, K, ...], `sigmas, next_sigmas, rollout_log_probs`
+    and `response_mask` [B, K].
+
+    Args: found: by row. levels: of the whole trajectory, [T + 1].
+    """
+    places, num_actions = torch.tensor(actions), len(actions)
+    latents, next_latents = (torch.zeros(num_rows, num_actions, *shape) for _ in range(2))
+    log_probs_BK, mask_BK = torch.zeros(num_rows, num_actions), torch.zeros(num_rows, num_actions).long()
+    for row, taken in found.items():
+        latents[row], next_latents[row] = torch.cat(taken.latents), torch.cat(taken.next_latents)
+        log_probs_BK[row], mask_BK[row] = torch.cat(taken.log_probs), 1
+    return {
+        "latents": latents,
+        "next_latents": next_latents,
+        "sigmas": levels[places].repeat(num_rows, 1),
+        "next_sigmas": levels[places + 1].repeat(num_rows, 1),
+        "rollout_log_probs": log_probs_BK,
+        "response_mask": mask_BK,
+    }
+
+
+def noised_columns(
+    jobs: Sequence[Job], found: Mapping[int, Trajectory], num_copies: int, shift: float, shape: Sequence[int]
+) -> dict[str, Tensor]:
+    """What DiffusionNFT trains: `clean` [B, ...], and of its noised copies `sigmas, noise_seeds, response_mask` [B, K].
+
+    Each copy has a level in its own part of the schedule, so that a sample's copies cover all of it.
+    """
+    clean = torch.zeros(len(jobs), *shape)
+    times, seeds, mask = [], [], torch.zeros(len(jobs), num_copies).long()
+    for row, job in enumerate(jobs):
+        generator = job.noise.generator(TIMES)
+        times.append((torch.arange(num_copies) + torch.rand(num_copies, generator=generator)) / num_copies)
+        seeds.append(torch.randint(2**31, (num_copies,), generator=generator))
+        if row in found:
+            clean[row], mask[row] = found[row].clean[0].cpu(), 1
+    times_BK = torch.stack(times)
+    return {
+        "clean": clean,
+        "sigmas": shift * times_BK / (1 + (shift - 1) * times_BK),
+        "noise_seeds": torch.stack(seeds),
+        "response_mask": mask,
+    }
+
+
+def unjudged(jobs: Sequence[Job], mask_BK: Tensor) -> dict[str, Tensor]:
+    """Rewards that scorers have still to give, and the counts that the loop reads of every domain."""
+    lengths_B = mask_BK.sum(1)
+    return {
+        "rewards": torch.zeros(len(jobs)),
+        "turn_rewards": torch.zeros(mask_BK.shape),
+        "failed": torch.tensor([job.error is not None for job in jobs]),
+        "num_tokens": lengths_B,
+        "last_reply_tokens": lengths_B,
+    }
+
+
+def described(jobs: Sequence[Job], blank: Callable[[], PromptConditions]) -> dict[str, list[Any]]:
+    """What was asked of each row, and its conditions: one object for all samples of a prompt.
+
+    Args: blank: conditions of no prompt, for rows without any: a pass that only keeps the ranks in step needs some.
+    """
+    filler = blank() if any(job.error is not None for job in jobs) else None
+    return {
+        "uid": [job.item["uid"] for job in jobs],
+        "prompt": [job.item["prompt"] for job in jobs],
+        "metadata": [dict(job.item.get("metadata") or {}) for job in jobs],
+        "response": ["" for _ in jobs],
+        "ground_truth": [None for _ in jobs],
+        "stop_reason": [str(StopReason.EOS if job.error is None else StopReason.FAILED) for job in jobs],
+        "error": [job.error for job in jobs],
+        "conditions": [job.conditions if job.error is None else filler for job in jobs],
+    }

@@ -1,0 +1,99 @@
+"""One conversation, turn by turn, as tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from rl_core.models.decoding.decode import Reply, StopReason
+from rl_core.models.media import PromptMedia
+from rl_core.rollout.episodes.env_calls import EnvCall
+
+
+@dataclass
+class Episode:
+    """Prompt, then replies (mask 1) and observations (mask 0) as one run of tokens.
+
+    `response_ids`, `mask`, `log_probs` and `token_rewards` have one entry per token after the prompt.
+    """
+
+    item: dict[str, Any]
+    group: int
+    prompt_ids: list[int] = field(default_factory=list)
+    history: list[dict[str, Any]] = field(default_factory=list)
+    """The conversation so far in messages; replies are told by their place alone, since their tokens are kept."""
+    tags: frozenset[str] = frozenset()
+    """Special tokens that the environment parses."""
+    media: PromptMedia | None = None
+    """What the prompt shows besides text; siblings share it."""
+    env: Any = None
+    response_ids: list[int] = field(default_factory=list)
+    mask: list[int] = field(default_factory=list)
+    log_probs: list[float] = field(default_factory=list)
+    token_rewards: list[float] = field(default_factory=list)
+    """Each turn's reward, at the last token of its reply."""
+    last_reply_tokens: int = 0
+    """Length of the last reply."""
+    replies: list[str] = field(default_factory=list)
+    """The model's own words, turn by turn."""
+    done: bool = False
+    stop_reason: StopReason = StopReason.EOS
+    error: str | None = None
+    """Why a call of the environment failed."""
+    failed_call: EnvCall | None = None
+    """The call that failed."""
+    timed_out: bool = False
+    """It failed by taking too long."""
+    env_seconds: float = 0.0
+    metadata: dict[str, Any] = field(default_factory=dict)
+    """Of the last turn."""
+    env_metrics: dict[str, float] = field(default_factory=dict)
+    """What the environment measured."""
+
+    @property
+    def has_verdict(self) -> bool:
+        """Whether its reward counts: a failure to close comes after the verdict."""
+        return self.failed_call in (None, EnvCall.CLOSE)
+
+    @property
+    def reward(self) -> float:
+        """All turns' rewards together."""
+        return sum(self.token_rewards)
+
+    @property
+    def num_turns(self) -> int:
+        """Replies."""
+        return len(self.replies)
+
+    @property
+    def context(self) -> list[int]:
+        """All tokens so far."""
+        return self.prompt_ids + self.response_ids
+
+    def add_reply(self, reply: Reply, text: str) -> None:
+        """The next turn."""
+        self._add(reply.token_ids, reply.log_probs, 1)
+        self.replies.append(text)
+        self.last_reply_tokens = len(reply.token_ids)
+        self.stop_reason = reply.stop_reason
+
+    def add_reward(self, reward: float) -> None:
+        """The reward of the turn that just ended."""
+        self.token_rewards[-1] += reward
+
+    def add_observation(self, token_ids: list[int]) -> None:
+        """What the environment says, in tokens."""
+        self._add(token_ids, [0.0] * len(token_ids), 0)
+
+    def fail(self, call: EnvCall, error: str, *, timed_out: bool = False) -> None:
+        """The environment failed; the first failure is kept."""
+        if self.failed_call is None:
+            self.error, self.failed_call, self.timed_out = error, call, timed_out
+        if not self.has_verdict:
+            self.done, self.stop_reason = True, StopReason.FAILED
+
+    def _add(self, token_ids: list[int], log_probs: list[float], mask: int) -> None:
+        self.response_ids += token_ids
+        self.log_probs += log_probs
+        self.mask += [mask] * len(token_ids)
+        self.token_rewards += [0.0] * len(token_ids)

@@ -1,0 +1,206 @@
+"""The multi-turn loop: policy replies, environments answer, until every episode is done.
+
+Environments work beside the decoding. Rows whose environment has answered are decoded together; one that takes long is
+waited for a moment (`patience_s`), then the others go on without it. A failing environment, or one that overruns its
+deadline, fails its own row, with the reason, never the batch.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from itertools import groupby
+from typing import Any
+
+from rl_core.envs import make
+from rl_core.errors import EnvError
+from rl_core.models.chat.turns import CannotContinue
+from rl_core.models.decoding.decode import Reply, Request, StopReason
+from rl_core.rollout.chat.text import ChatFormat
+from rl_core.rollout.episodes.env_calls import EnvCall, EnvCalls, Outcome, described
+from rl_core.rollout.episodes.episode import Episode
+from schemas.rollout import EpisodeConfig
+
+Generate = Callable[[list[Request]], list[Reply]]
+
+
+def run_episodes(
+    items: list[dict[str, Any]],
+    num_siblings: int,
+    chat: ChatFormat,
+    generate: Generate,
+    env_options: dict[str, dict[str, Any]],
+    max_context_length: int,
+    max_batch_size: int = 64,
+    config: EpisodeConfig | None = None,
+) -> list[Episode]:
+    """Play every item `num_siblings` times, siblings adjacent.
+
+    Args: generate: called in this thread with at most `max_batch_size` rows. Siblings that stand at the same tokens,
+    as on their first turn, come as one request and share its prefill.
+    """
+    episodes = [Episode(item, group) for group, item in enumerate(items) for _ in range(num_siblings)]
+    config = config or EpisodeConfig()
+    with EnvCalls(config.at_once) as calls:
+        play = _Play(episodes, chat, env_options, max_context_length, config, calls)
+        while rows := play.next_rows(max_batch_size):
+            requests = play.requests(rows)
+            for row, reply in zip(rows, generate(requests), strict=True):
+                play.hear(row, reply)
+    return episodes
+
+
+class _Play:
+    """Who is where: rows ready to be decoded, and rows whose environment is at work."""
+
+    def __init__(
+        self,
+        episodes: list[Episode],
+        chat: ChatFormat,
+        env_options: dict[str, dict[str, Any]],
+        max_context_length: int,
+        config: EpisodeConfig,
+        calls: EnvCalls,
+    ) -> None:
+        self.episodes, self.chat, self.env_options = episodes, chat, env_options
+        self.max_context_length, self.config, self.calls = max_context_length, config, calls
+        self.ready: set[int] = set()
+        for row, episode in enumerate(episodes):
+            options = env_options.get(episode.item["env_class"])
+            calls.submit(row, EnvCall.INIT, _start, episode, options, timeout_s=self._time_left(episode))
+
+    def next_rows(self, at_most: int) -> list[int]:
+        """Rows to decode next, in order; empty when all episodes are done and closed."""
+        patient_until = time.monotonic() + self.config.patience_s
+        while self.calls.pending():
+            left_s = patient_until - time.monotonic()
+            if self.ready and (left_s <= 0 or not self.calls.pending(EnvCall.INIT, EnvCall.STEP)):
+                break
+            waited_for_one = not self.ready
+            for outcome in self.calls.collect(None if waited_for_one else left_s):
+                self._take(outcome)
+            if waited_for_one:
+                patient_until = time.monotonic() + self.config.patience_s
+        rows = sorted(self.ready)[:at_most]
+        self.ready.difference_update(rows)
+        return rows
+
+    def requests(self, rows: list[int]) -> list[Request]:
+        """What to decode for these rows; siblings at the same tokens together."""
+
+        def standing(row: int) -> tuple[int, list[int]]:
+            return self.episodes[row].group, self.episodes[row].context
+
+        together = [list(same) for _, same in groupby(rows, standing)]
+        return [self._request(self.episodes[same[0]], len(same)) for same in together]
+
+    def _request(self, episode: Episode, num_replies: int) -> Request:
+        context = episode.context
+        return Request(context, num_replies, self.max_context_length - len(context), episode.media)
+
+    def hear(self, row: int, reply: Reply) -> None:
+        """Take a reply and let the environment grade it."""
+        episode = self.episodes[row]
+        if len(episode.context) + len(reply.token_ids) >= self.max_context_length:
+            reply = _cut_by_context(reply)
+        text = self.chat.decode(reply.token_ids, episode.tags)
+        episode.add_reply(reply, text)
+        timeout_s, owner = self._time_left(episode), type(episode.env)
+        self.calls.submit(row, EnvCall.STEP, episode.env.step, text, timeout_s=timeout_s, owner=owner)
+
+    def _take(self, outcome: Outcome) -> None:
+        """What came of a call."""
+        episode = self.episodes[outcome.row]
+        episode.env_seconds += outcome.elapsed_s
+        error = outcome.error
+        if error is None:
+            try:
+                self._digest(episode, outcome)
+            except CannotContinue as refusal:
+                # What holds of every conversation ends the run; what this row said fails the row.
+                self.chat.check_several_turns()
+                error = described(refusal)
+            except Exception as fault:  # what an environment answered may be anything; the others go on
+                error = described(fault)
+        if error is not None:
+            episode.fail(outcome.kind, error, timed_out=outcome.timed_out)
+            # One token, so that the row has its place in the batch.
+            episode.prompt_ids = episode.prompt_ids or [self.chat.tokenizer.eos_token_id]
+        if outcome.kind is EnvCall.CLOSE:
+            return
+        if not episode.done:
+            self.ready.add(outcome.row)
+        elif episode.env is not None:
+            timeout_s = self.config.step_timeout_s
+            self.calls.submit(outcome.row, EnvCall.CLOSE, _end, episode, timeout_s=timeout_s)
+
+    def _digest(self, episode: Episode, outcome: Outcome) -> None:
+        if outcome.kind is EnvCall.INIT:
+            messages = _prompt_of(outcome.value)
+            prompt = self.chat.encode_prompt(messages, episode.item)
+            prompt_ids = prompt.token_ids
+            if len(prompt_ids) >= self.max_context_length:
+                raise EnvError(
+                    f"the prompt has {len(prompt_ids)} tokens and leaves no room for a reply; raise "
+                    f"rollout.max_context_length ({self.max_context_length})"
+                )
+            episode.prompt_ids, episode.media = prompt_ids, prompt.media
+            episode.history = self.chat.history(messages, episode.item)
+        elif outcome.kind is EnvCall.STEP:
+            self._finish_turn(episode, outcome.value)
+
+    def _finish_turn(self, episode: Episode, outcome: Mapping[str, Any]) -> None:
+        reward = float(outcome["reward"])
+        if not math.isfinite(reward):
+            raise EnvError(f"reward must be a finite number, got {outcome['reward']!r}")
+        # An observation that cannot be written down fails the turn before its reward counts.
+        observation: list[int] = []
+        if not outcome["done"]:
+            said = outcome["observations"]
+            observation = self.chat.observation(said, episode.response_ids, episode.history)
+            episode.history = self.chat.gone_on(episode.history, said)
+        episode.add_reward(reward)
+        episode.metadata = dict(outcome.get("metadata") or {})
+        episode.done = bool(outcome["done"]) or episode.stop_reason is StopReason.CONTEXT
+        if episode.done:
+            return
+        if len(episode.context) + len(observation) >= self.max_context_length:
+            episode.done, episode.stop_reason = True, StopReason.CONTEXT
+        else:
+            episode.add_observation(observation)
+
+    def _time_left(self, episode: Episode) -> float:
+        return max(0.001, min(self.config.step_timeout_s, self.config.episode_timeout_s - episode.env_seconds))
+
+
+def _start(episode: Episode, options: dict[str, Any] | None) -> Any:
+    """Make the environment. Returns: what its `init` gives, which may have to be awaited."""
+    env = make(episode.item["env_class"], env_config=options, extras=episode.item["env_extras"])
+    if episode.done:  # given up meanwhile
+        env.close()
+    episode.env, episode.tags = env, frozenset(getattr(env, "tags", ()))
+    return env.init(episode.item["prompt"])
+
+
+def _end(episode: Episode) -> Any:
+    """Read the environment's metrics and close it, also when the metrics fail."""
+    try:
+        if episode.has_verdict:
+            measure = getattr(episode.env, "get_metrics", dict)
+            episode.env_metrics = {name: float(value) for name, value in measure().items()}
+    finally:
+        closing = episode.env.close()
+    return closing
+
+
+def _prompt_of(answer: Any) -> list[dict[str, Any]]:
+    if not isinstance(answer, tuple) or len(answer) != 2:
+        raise EnvError(f"init must return (prompt, information), got {answer!r:.200}")
+    return answer[0]
+
+
+def _cut_by_context(reply: Reply) -> Reply:
+    """The same reply, its end put down to the context limit unless the model ended it."""
+    reason = StopReason.CONTEXT if reply.stop_reason is StopReason.LENGTH else reply.stop_reason
+    return Reply(reply.token_ids, reply.log_probs, reason)

@@ -1,0 +1,42 @@
+"""Environments of several turns meet a chat template that cannot carry them: said before anything is sampled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rl_core.data.prepare.chat_template import ChatTemplate
+from rl_core.models.chat.tokenizer import load_processor, load_tokenizer
+from rl_core.models.chat.turns import CannotContinue
+from rl_core.models.family import sees_pictures
+from rl_core.rollout.chat.text import ChatFormat
+from schemas.recipe import Recipe
+
+
+def check_several_turns(chat: ChatFormat, env_ids: Sequence[str]) -> None:
+    """Args: env_ids: environments of several turns. Rows that name others are seen when a second turn comes.
+
+    Raises: CannotContinue, naming the first, when the template cannot carry several turns.
+    """
+    if not env_ids:
+        return
+    try:
+        chat.check_several_turns()
+    except CannotContinue as refusal:
+        raise CannotContinue(f"environment {env_ids[0]} has several turns: {refusal}") from refusal
+
+
+def check_recipe(recipe: Recipe, source: str, env_ids: Sequence[str]) -> None:
+    """The same before any worker starts. Args: source: the model where it lies; only its tokenizer is loaded.
+
+    Raises: CannotContinue, ModelError.
+    """
+    kwargs, rollout = recipe.model.chat_template_kwargs, recipe.rollout
+    owner = load_processor(source) if sees_pictures(source) else load_tokenizer(source)
+    chat = ChatFormat(
+        getattr(owner, "tokenizer", owner),
+        kwargs,
+        keep_special_tokens=rollout.keep_special_tokens,
+        keep_earlier_turns=rollout.episodes.keep_earlier_turns,
+        template=ChatTemplate(owner, kwargs),
+    )
+    check_several_turns(chat, env_ids)

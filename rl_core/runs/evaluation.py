@@ -1,0 +1,104 @@
+"""Evaluating one model by itself: a registered version, or any weights that a recipe's `model.path` may name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from rl_core.errors import RecipeError
+from rl_core.models.locate import locate
+from rl_core.runs.recipes import dump_recipe, load_recipe, parse_recipe, recorded_values, shown_values
+from rl_core.runs.run_folder import RunFolder, run_key, source_revision
+from rl_core.runs.run_plan import flatten, starting_from
+from rl_core.runtime.home import Home
+from rl_core.runtime.settings_files import merge_overrides, resolved
+from rl_core.tracking.database import tracking_client
+from rl_core.tracking.lineage import RECIPE_ARTIFACT, read_artifact
+from rl_core.tracking.model_versions import RegisteredVersion, find_version
+from rl_core.tracking.run import TrackingRun
+from schemas.receipts import CacheReceipt, EvalReceipt, RunPlan
+from schemas.recipe import Recipe
+
+EXPERIMENT = "rl-evaluate"
+LABEL = "evaluation"
+REGISTERED = "models:"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """What is evaluated."""
+
+    name: str
+    weights: str
+    """As `model.path` takes it."""
+    version: RegisteredVersion | None = None
+
+    def recorded(self, receipt: EvalReceipt) -> float | None:
+        """The accuracy at registration, where that was measured on the same rows."""
+        if self.version is None or self.version.tags.get("eval_digest") != receipt.eval_digest:
+            return None
+        return float(self.version.tags["accuracy"])
+
+
+def find_candidate(model: str, home: Home) -> Candidate:
+    """Args: model: `models:/NAME@champion`, `models:/NAME/VERSION`, a folder, a hub id, or `embedded:...`.
+
+    Raises: StorageError when there is no such version; ModelError when its weights are gone.
+    """
+    if not model.startswith(REGISTERED):
+        return Candidate(model, model)
+    found = find_version(home.mlflow_uri, model)
+    locate(found.tags["model_dir"], home.models)
+    return Candidate(f"{found.name} v{found.version}", found.tags["model_dir"], found)
+
+
+def evaluation_recipe(
+    candidate: Candidate, recipe: str | None, overrides: Sequence[str], profile: str | None, home: Home
+) -> Recipe:
+    """The recipe whose held-out rows and scores count; unset, the one that the version was trained with.
+
+    Raises: RecipeError when there is none to fall back on.
+    """
+    if recipe is not None:
+        return load_recipe(recipe, overrides, profile)
+    if candidate.version is None:
+        raise RecipeError(f"{candidate.name} is no registered version: say on which recipe's held-out rows (--recipe)")
+    if profile is not None:
+        raise RecipeError("--profile goes with --recipe; the recorded recipe takes placement.key=value")
+    where = Path(f"recipe of {candidate.name}")
+    text = read_artifact(tracking_client(home.mlflow_uri), candidate.version.tags["run_id"], RECIPE_ARTIFACT)
+    written = recorded_values(yaml.safe_load(text))
+    return parse_recipe(resolved(merge_overrides(written, overrides, where), where), str(where))
+
+
+def open_evaluation(
+    recipe: Recipe, cache: CacheReceipt, candidate: Candidate, home: Home, tags: Mapping[str, str]
+) -> RunPlan:
+    """A folder and an MLflow run of their own, in the experiment `rl-evaluate`; no training run is touched."""
+    evaluated = starting_from(recipe, candidate.weights)
+    described = {"evaluated_model": candidate.name, "cache_hash": cache.run_hash, "git_revision": source_revision()}
+    tracking = TrackingRun.open(
+        home.mlflow_uri,
+        EXPERIMENT,
+        f"{candidate.name} on {recipe.name}",
+        tags={**described, **tags},
+        artifact_location=home.artifact_location,
+    )
+    folder = RunFolder(home.evaluations / tracking.run_id)
+    folder.create(dump_recipe(evaluated))
+    key = run_key(evaluated, cache.run_hash)
+    folder.remember_tracking(key, tracking.run_id)
+    tracking.log_params(flatten(shown_values(evaluated)))
+    tracking.log_text(dump_recipe(evaluated), RECIPE_ARTIFACT)
+    tracking.log_text(cache.model_dump_json(indent=2), "receipts/cache.json")
+    return RunPlan(
+        run_key=key,
+        run_dir=str(folder.root),
+        recipe=evaluated.model_dump(mode="json"),
+        cache=cache,
+        mlflow_run_id=tracking.run_id,
+        mlflow_url=tracking.url(home.mlflow_ui or "http://127.0.0.1:5000"),
+    )

@@ -1,0 +1,163 @@
+"""Loading a recipe: YAML, environment interpolation, profile, dotted overrides, plug-in checks."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from rl_core.errors import RecipeError, UserError
+from rl_core.runtime.registry import describe_validation_error, nearest
+from rl_core.runtime.secrets import redact_values
+from rl_core.runtime.settings_files import DEPLOYMENTS, merge_overrides, read_yaml, resolved
+from schemas.preference import PairSource
+from schemas.recipe import Domain, Recipe
+
+
+def recipe_names() -> list[str]:
+    """Names of the recipes that ship with the project (`text`, `smoke/text`, ...)."""
+    root = DEPLOYMENTS / "recipes"
+    return sorted(str(path.relative_to(root).with_suffix("")) for path in root.rglob("*.yaml"))
+
+
+def profile_names() -> list[str]:
+    """Names of the placement profiles that ship with the project."""
+    return sorted(path.stem for path in (DEPLOYMENTS / "profiles").glob("*.yaml"))
+
+
+def find_recipe(name_or_path: str) -> Path:
+    """The file of a shipped recipe or of a path. Raises: RecipeError naming the nearest known one."""
+    shipped = DEPLOYMENTS / "recipes" / f"{name_or_path}.yaml"
+    if shipped.is_file():
+        return shipped
+    path = Path(name_or_path).expanduser()
+    if path.suffix.lower() in {".yaml", ".yml"}:
+        if path.is_file():
+            return path
+        raise RecipeError(f"recipe file {path} does not exist")
+    raise RecipeError(f"unknown recipe {name_or_path!r}{nearest(name_or_path, recipe_names())}, or give a .yaml path")
+
+
+def load_recipe(name_or_path: str, overrides: Sequence[str] = (), profile: str | None = None) -> Recipe:
+    """The recipe with its profile's placement, the overrides on top, and every plug-in block checked.
+
+    Args: overrides: dotted assignments such as `algorithm.clip_high=0.28`. profile: a profile's name; unset
+    takes the recipe's own `profile` key, else `cpu`.
+    Raises: RecipeError naming file, key, value and what would be right.
+    """
+    path = find_recipe(name_or_path)
+    written = resolved(merge_overrides(read_yaml(path), overrides, path), path)
+    named = written.pop("profile", None)
+    placement = written.get("placement") or {}
+    if not isinstance(placement, dict):
+        raise RecipeError(f"{path.name}: placement: expected a mapping of keys, got {placement!r}")
+    written["placement"] = {**_read_profile(str(profile or named or "cpu")), **placement}
+    return parse_recipe(written, where=path.name)
+
+
+def parse_recipe(values: dict[str, Any], where: str = "recipe") -> Recipe:
+    """A recipe from plain values, with every plug-in block checked. Raises: RecipeError."""
+    try:
+        recipe = Recipe.model_validate(values)
+    except ValidationError as error:
+        raise RecipeError(_located(describe_validation_error(error, "", Recipe, "profile"), where)) from error
+    try:
+        _check_plugins(recipe)
+    except UserError as error:
+        raise RecipeError(_located(str(error), where)) from error
+    return recipe
+
+
+def recorded_values(values: dict[str, Any]) -> dict[str, Any]:
+    """The values of a recipe that a run wrote down, in the present keys.
+
+    Registered models and reports outlive a key's name: until `training.num_epochs` there was, passes over all rows were
+    `num_updates_per_batch`, and mini-batches `num_mini_batches`.
+    """
+    training = dict(values.get("training") or {})
+    if "num_mini_batches" in training:
+        training["num_epochs"] = training.get("num_updates_per_batch", 1)
+        training["num_updates_per_batch"] = training.pop("num_mini_batches")
+    return {**values, "training": training}
+
+
+def shown_values(recipe: Recipe) -> dict[str, Any]:
+    """The fully resolved recipe as plain values, without passwords and tokens: what may be written down."""
+    return redact_values(recipe.model_dump(mode="json"))
+
+
+def dump_recipe(recipe: Recipe) -> str:
+    """The same as YAML."""
+    return yaml.safe_dump(shown_values(recipe), sort_keys=False, allow_unicode=True)
+
+
+def _check_plugins(recipe: Recipe) -> None:
+    from rl_core.algorithms import algorithms
+    from rl_core.algorithms.group_size import check_siblings
+    from rl_core.algorithms.requirements import check_multi_update, named
+    from rl_core.algorithms.steps import check_serves_steps
+    from rl_core.algorithms.tokens import check_serves_tokens
+    from rl_core.algorithms.trees import check_serves_tracks
+    from rl_core.envs.registration import config_class, own_options, spec
+    from rl_core.rewards import Modality, resolve_scorers
+
+    updates = recipe.training.num_updates_per_batch, recipe.training.num_epochs
+    algorithm_cls, algorithm_config = algorithms.resolve(recipe.algorithm, "algorithm")
+    check_multi_update(algorithm_cls(algorithm_config), *updates, named(recipe))
+    produced = Modality.TEXT
+    if recipe.domain not in (Domain.DIFFUSION, Domain.PREFERENCE):
+        check_serves_tokens(algorithm_cls(algorithm_config), recipe)
+    if recipe.tracks is not None or recipe.unified is not None:
+        check_serves_tracks(algorithm_cls(algorithm_config), recipe)
+    if recipe.draws:
+        painter = recipe.images
+        block = "" if painter is recipe else f"{'tracks' if recipe.unified is None else 'unified'}.images."
+        painter_cls, painter_config = algorithms.resolve(painter.algorithm, f"{block}algorithm")
+        check_serves_steps(painter_cls(painter_config), painter)
+        check_multi_update(painter_cls(painter_config), *updates, named(painter))
+        produced = Modality.VIDEO if recipe.diffusion.num_frames > 1 else Modality.IMAGE
+    check_siblings(recipe)
+    resolve_scorers(recipe.rewards, produced)
+    for env_id, options in recipe.environments.items():
+        config_cls = config_class(spec(env_id, options).load())
+        if config_cls is not None:
+            _check_block(config_cls, own_options(options), f"environments.{env_id}")
+    for part in ("train", "eval"):
+        for index, entry in enumerate(getattr(recipe.data, part)):
+            if isinstance(entry, dict):
+                _check_block(_source_model(recipe, entry), entry, f"data.{part}.{index}")
+
+
+def _source_model(recipe: Recipe, entry: dict[str, Any]) -> type[BaseModel]:
+    """What a block of `data.train` or `data.eval` has to be."""
+    from rl_core.builtin.data.picture_rows import PicturesSpec
+    from rl_core.builtin.data.prompt_files import made_spec
+    from rl_core.builtin.data.reasoning_problems import GenerateSpec
+    from rl_core.data.read.sources import SourceSpec
+
+    if recipe.domain is Domain.PREFERENCE:
+        return PairSource
+    if recipe.draws:
+        return made_spec(entry) or SourceSpec
+    if "pictures" in entry:
+        return PicturesSpec
+    return GenerateSpec if "task" in entry else SourceSpec
+
+
+def _check_block(config_cls: type[BaseModel], values: dict[str, Any], where: str) -> None:
+    try:
+        config_cls(**values)
+    except ValidationError as error:
+        raise RecipeError(describe_validation_error(error, where, config_cls)) from error
+
+
+def _located(message: str, where: str) -> str:
+    return "\n".join(f"{where}: {line}" for line in message.splitlines())
+
+
+def _read_profile(name: str) -> dict[str, Any]:
+    path = DEPLOYMENTS / "profiles" / f"{name}.yaml"
+    if not path.is_file():
+        raise RecipeError(f"unknown profile {name!r}{nearest(name, profile_names())}")
+    return resolved(merge_overrides(read_yaml(path), (), path), path)

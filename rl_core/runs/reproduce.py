@@ -1,0 +1,95 @@
+"""Training a registered version again: its recipe, the command, and what must come out.
+
+On the CPU the same code, recipe and data give the same weights bit for bit; on other devices, or with another number
+of threads, sums are taken in another order and the weights agree only nearly.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from rl_core.data.store.atomic import atomic_write_text
+from rl_core.data.store.changes import Condition, check_sources
+from rl_core.data.store.weights import weights_digest
+from rl_core.errors import DataError, StorageError
+from rl_core.runs.recipes import dump_recipe, parse_recipe, recorded_values
+from rl_core.tracking.artifacts import with_artifacts
+from rl_core.tracking.lineage import Lineage
+
+RECIPE, SCRIPT, EXPECTED, HOME = "recipe.yaml", "reproduce.sh", "expected.json", "home"
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """A folder from which a version can be trained again."""
+
+    folder: Path
+
+    @property
+    def script(self) -> Path:
+        return self.folder / SCRIPT
+
+    def run(self) -> int:
+        """Run the script here and now; returns its exit code."""
+        return subprocess.run(["sh", str(self.script)], check=False).returncode
+
+    def differences(self) -> list[str]:
+        """What came out otherwise than recorded, in words; empty when the weights are the same bit for bit."""
+        expected = json.loads((self.folder / EXPECTED).read_text(encoding="utf-8"))
+        models = sorted((self.folder / HOME / "runs").glob("*/model"))
+        if len(models) != 1:
+            return [f"{len(models)} trained models under {self.folder / HOME / 'runs'}, expected one"]
+        found = weights_digest(models[0])
+        recorded = expected["weights_digest"]
+        return [] if found == recorded else [f"weights digest {found}, recorded {recorded}"]
+
+
+def write_reproduction(lineage: Lineage, tracking_uri: str, folder: Path) -> Reproduction:
+    """Write recipe, script and expectation into a new or empty folder.
+
+    The run gets a home of its own inside the folder, so it neither finds finished work nor moves the champion.
+
+    Raises: StorageError when the folder holds something, or the version recorded no digest of its weights; DataError
+    naming the source files that are no longer what was trained on.
+    """
+    root = folder.expanduser().absolute()
+    if root.exists() and (not root.is_dir() or any(root.iterdir())):
+        raise StorageError(f"{folder} is not an empty folder; name a new one")
+    if not lineage.weights_digest:
+        raise StorageError(f"{lineage.name} v{lineage.version} recorded no digest of its weights: nothing to compare")
+    changed = [check for check in check_sources(lineage.sources) if check.condition is not Condition.SAME]
+    if changed:
+        raise DataError("\n".join(f"{check}" for check in changed) + "\nput the recorded files back first")
+    written = recorded_values(yaml.safe_load(lineage.recipe))
+    recipe = parse_recipe(with_artifacts(written, tracking_uri), where="recorded recipe")
+    atomic_write_text(root / RECIPE, dump_recipe(recipe))
+    expected = {"weights_digest": lineage.weights_digest, "metrics": lineage.metrics, "git_revision": _code(lineage)}
+    atomic_write_text(root / EXPECTED, json.dumps(expected, indent=2) + "\n")
+    atomic_write_text(root / SCRIPT, _script(lineage, root))
+    return Reproduction(root)
+
+
+def _code(lineage: Lineage) -> str:
+    return lineage.git_revision or "not recorded"
+
+
+def _script(lineage: Lineage, root: Path) -> str:
+    where = lineage.openings[0].folder if lineage.openings else os.getcwd()
+    command = [sys.executable, "-m", "flows.cli", "run", str(root / RECIPE)]
+    return f"""#!/bin/sh
+# Trains {lineage.name} v{lineage.version} (MLflow run {lineage.run_id}) again.
+# Code: git revision {_code(lineage)}. Weights, data and everything else go to {HOME}/ beside this file.
+set -eu
+cd {shlex.quote(where)}
+unset PREFECT_API_URL PREFECT_HOME MLFLOW_TRACKING_URI
+export RL_TRAIN_HOME={shlex.quote(str(root / HOME))}
+exec {shlex.join(command)}
+"""

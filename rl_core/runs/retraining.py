@@ -1,0 +1,56 @@
+"""Whether a scheduled or triggered run has anything to learn, and what it starts from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+from rl_core.runs.run_folder import source_revision
+from rl_core.runs.run_plan import is_registered, run_folder, starting_from
+from rl_core.runtime.home import Home
+from rl_core.tracking.model_versions import champion, newest
+from schemas.receipts import CacheReceipt, News
+from schemas.recipe import Recipe
+from schemas.registration import Retrain, Start
+
+ORIGIN_TAG = "origin."
+"""Of a registered version: what its training was about, part by part."""
+
+
+def origin_of(recipe: Recipe, cache: CacheReceipt) -> dict[str, str]:
+    """Digests of what a training is about: the content of its files, the code, and the recipe as it is written."""
+    values = recipe.model_dump(mode="json", exclude={"placement", "registration", "retraining"})
+    files = [source.sha256 for source in cache.sources]
+    return {"data": _digest(files), "code": source_revision(), "recipe": _digest(values)}
+
+
+def look_for_news(recipe: Recipe, cache: CacheReceipt, retrain: Retrain, home: Home) -> News:
+    """Compare with the newest registered version, whether it became champion or not."""
+    last = newest(home.mlflow_uri, recipe.registered_name)
+    if last is None:
+        found, reason = True, f"there is no {recipe.registered_name} yet"
+    else:
+        origin = origin_of(recipe, cache)
+        parts = [part for part, digest in origin.items() if last.tags.get(f"{ORIGIN_TAG}{part}") != digest]
+        known = f"{last.name} v{last.version} of {last.created_at}"
+        found = bool(parts)
+        reason = f"{' and '.join(parts)} changed since {known}" if found else f"nothing new since {known}"
+    start = _start(recipe, home)
+    begun = run_folder(starting_from(recipe, start), cache.run_hash, home)
+    return News(
+        train=found or retrain is Retrain.ALWAYS,
+        reason=reason,
+        start_from=start,
+        # What was registered is done; what was cut short goes on.
+        fresh=is_registered(begun),
+    )
+
+
+def _start(recipe: Recipe, home: Home) -> str | None:
+    """The champion's folder where the recipe wants to start from it and there is one."""
+    present = champion(home.mlflow_uri, recipe.registered_name) if recipe.retraining.start is Start.CHAMPION else None
+    return None if present is None else present.tags["model_dir"]
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,123 @@
+"""Where local state lies: one folder, `.rl-train/` in the working directory or `RL_TRAIN_HOME`."""
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from rl_core.errors import StorageError
+from rl_core.runtime.process_record import find_process
+from rl_core.runtime.secrets import redact_logs
+
+
+@dataclass(frozen=True)
+class Home:
+    """The local state folder and its rooms."""
+
+    root: Path
+
+    @classmethod
+    def default(cls) -> "Home":
+        """`RL_TRAIN_HOME` when set, else `.rl-train` in the working directory."""
+        return cls(Path(os.environ.get("RL_TRAIN_HOME") or ".rl-train").expanduser().resolve())
+
+    @property
+    def mlflow_uri(self) -> str:
+        return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{self.root / 'mlflow.db'}"
+
+    @property
+    def mlflow_artifacts(self) -> Path:
+        return self.root / "mlflow-artifacts"
+
+    @property
+    def artifact_location(self) -> Path | None:
+        """Where a database file of this home keeps its artifacts; None leaves that to the MLflow server."""
+        return self.mlflow_artifacts if self.mlflow_uri.startswith("sqlite") else None
+
+    @property
+    def prefect(self) -> Path:
+        return self.root / "prefect"
+
+    @property
+    def data(self) -> Path:
+        return self.root / "data"
+
+    @property
+    def cache(self) -> Path:
+        return self.root / "cache"
+
+    @property
+    def models(self) -> Path:
+        return self.root / "models"
+
+    @property
+    def runs(self) -> Path:
+        return self.root / "runs"
+
+    @property
+    def evaluations(self) -> Path:
+        """A folder per evaluation without a training, named by its MLflow run."""
+        return self.root / "evaluations"
+
+    @property
+    def services(self) -> Path:
+        """What `rl-train up` started, and where."""
+        return self.root / "services.json"
+
+    @property
+    def logs(self) -> Path:
+        return self.root / "logs"
+
+    @property
+    def mlflow_ui(self) -> str:
+        """Where the MLflow UI is served; empty when no server is known."""
+        return self.mlflow_uri if self.mlflow_uri.startswith("http") else self._served("mlflow")
+
+    def _served(self, name: str) -> str:
+        """The address of a service that `rl-train up` started; empty when it does not run."""
+        try:
+            entry = json.loads(self.services.read_text(encoding="utf-8"))[name]
+        except (FileNotFoundError, KeyError):
+            return ""
+        return entry["url"] if find_process(entry["pid"], entry["started"]) else ""
+
+    def environment(self) -> dict[str, str]:
+        """Settings that keep services local and silent; those the user has set already win."""
+        defaults = {
+            "RL_TRAIN_HOME": str(self.root),
+            "PREFECT_HOME": str(self.prefect),
+            "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+            "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "90",
+            # What workers print is logged by `rl_core.workers`, and belongs to the flow run.
+            "PREFECT_LOGGING_EXTRA_LOGGERS": "rl_core",
+            "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
+            # A server that is away for some minutes is asked again: after 2, 4, 8, … seconds, 8.5 minutes in all.
+            "PREFECT_CLIENT_MAX_RETRIES": "8",
+            "DO_NOT_TRACK": "1",
+            "MLFLOW_DISABLE_TELEMETRY": "true",
+            "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+            "MLFLOW_LOGGING_LEVEL": "WARNING",
+            "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+            "MLFLOW_TRACKING_URI": self.mlflow_uri,
+            # Ray starts workers at nice 15, which starves training on a busy machine.
+            "RAY_worker_niceness": "0",
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+            "TOKENIZERS_PARALLELISM": "false",
+        }
+        if prefect := self._served("prefect"):
+            defaults["PREFECT_API_URL"] = f"{prefect}/api"
+        return {key: os.environ.get(key, value) for key, value in defaults.items()}
+
+    def activate(self) -> None:
+        """Create the folder, export `environment()` before Prefect, Ray or MLflow is imported, hide secrets in logs.
+
+        Raises: StorageError when the folder cannot be made.
+        """
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            reason = f"{error.strerror}; set RL_TRAIN_HOME to a folder of your own"
+            raise StorageError(f"cannot make {self.root}: {reason}") from error
+        os.environ.update(self.environment())
+        redact_logs()

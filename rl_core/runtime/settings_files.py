@@ -1,0 +1,66 @@
+"""Settings in YAML files: read, overridden by dotted assignments, interpolations resolved.
+
+Apart from `rl_core.runs.recipes`, so that commands without a recipe start without its schemas.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from rl_core.errors import RecipeError
+
+DEPLOYMENTS = Path(__file__).resolve().parents[2] / "deployments"
+"""Where the settings that ship with the project lie."""
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML file, interpolations as written. Raises: RecipeError."""
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise RecipeError(f"{path}: not valid YAML: {error}") from error
+    if not isinstance(values, dict):
+        raise RecipeError(f"{path}: a recipe is a mapping of keys, got {type(values).__name__}")
+    return values
+
+
+def merge_overrides(values: dict[str, Any], overrides: Sequence[str], path: Path) -> Any:
+    """The mapping with dotted assignments on top, as an OmegaConf object.
+
+    A mapping is merged into what stands there, a plug-in's (`algorithm={name: rloo}`) takes its place: the settings of
+    one plug-in mean nothing to another. Raises: RecipeError.
+    """
+    try:
+        base: Any = OmegaConf.create(values)
+    except OmegaConfBaseException as error:
+        raise RecipeError(f"{path}: {str(error).splitlines()[0]}") from error
+    for text in overrides:
+        key, sep, _ = text.partition("=")
+        if not sep or not key.strip():
+            raise RecipeError(f"override {text!r} is not of the form key.subkey=value")
+        try:
+            assigned = OmegaConf.from_dotlist([text])
+            value = OmegaConf.select(assigned, key.strip(), throw_on_missing=False)
+            if isinstance(value, DictConfig) and {"name", "target"} & set(value):
+                OmegaConf.update(base, key.strip(), value, merge=False, force_add=True)
+            else:
+                base = OmegaConf.merge(base, assigned)
+        except (OmegaConfBaseException, yaml.YAMLError) as error:
+            raise RecipeError(f"override {text!r}: {str(error).splitlines()[0]}") from error
+    return base
+
+
+def resolved(config: Any, path: Path) -> dict[str, Any]:
+    """Plain values, every interpolation resolved. Raises: RecipeError naming the key and what it lacks."""
+    try:
+        values = OmegaConf.to_container(config, resolve=True)
+    except OmegaConfBaseException as error:
+        reason = str(error).splitlines()[0].rpartition("interpolation: ")[2].strip('"')
+        raise RecipeError(f"{path}: {error.full_key}: {reason}; set it, or write ${{oc.env:NAME,default}}") from error
+    if not isinstance(values, dict):
+        raise RecipeError(f"{path}: a recipe is a mapping of keys, got {type(values).__name__}")
+    return {str(key): value for key, value in values.items()}

@@ -1,0 +1,192 @@
+"""Starting, finding and stopping all services together. `services.json` says what runs; logs lie beside it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from filelock import FileLock
+
+from rl_core.data.store.atomic import atomic_write_json
+from rl_core.errors import ServiceError
+from rl_core.runtime.home import Home
+from rl_core.runtime.process_record import stop_tree
+from rl_core.services import catalogue
+from rl_core.services.exposure import LOCALHOST, check_exposure
+from rl_core.services.ports import free_port
+from rl_core.services.service import Record, Service, State
+from rl_core.tracking.database import ensure_database
+
+DEPLOYED = "deployed"
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Status:
+    """A service and what became of it."""
+
+    name: str
+    state: State
+    record: Record | None
+
+
+class Stack:
+    """The services of one home folder."""
+
+    def __init__(self, home: Home, say: Say) -> None:
+        """Args: say: is told what happens, a line at a time."""
+        self.home, self._say = home, say
+
+    def up(self, host: str = LOCALHOST) -> None:
+        """Start what is not running; what runs is left alone.
+
+        Raises: ServiceError when a service does not come up (what this call started is stopped again), or when others
+        could reach them without a password.
+        """
+        check_exposure(host)
+        with self._locked():
+            before = self._records()
+            try:
+                self._start_all(host)
+            except BaseException:
+                self._stop([name for name in self._records() if name not in before])
+                raise
+
+    def deploy(self, prefect_url: str) -> None:
+        """Create the work pools that a server of your own lacks, and deploy everything there. Raises: ServiceError."""
+        self._ensure_pools(prefect_url)
+        self._prefect(prefect_url, "deploy", "--all")
+        self._say(f"deployed to {prefect_url}")
+
+    def status(self) -> list[Status]:
+        """Every service that was started, in the order of their start."""
+        records = self._records()
+        prefect = records.get("prefect")
+        found = []
+        for name, record in records.items():
+            service = self._service(name, record, prefect.url if prefect else "")
+            found.append(Status(name, service.state(record), record))
+        return found
+
+    def ended(self) -> list[str]:
+        """Names of services whose process is gone."""
+        return [name for name, record in self._records().items() if record.process is None]
+
+    def down(self) -> list[str]:
+        """Stop everything, the last started first. Returns: names of what had been running."""
+        with self._locked():
+            return self._stop(list(self._records()))
+
+    def _start_all(self, host: str) -> None:
+        prefect = self._ensure("prefect", lambda port: catalogue.prefect_server(self.home, host, port), host)
+        if self.home.mlflow_uri.startswith("http"):
+            self._say(f"mlflow is the one at MLFLOW_TRACKING_URI, {self.home.mlflow_uri}")
+        else:
+            ensure_database(self.home.mlflow_uri)
+            self._ensure("mlflow", lambda port: catalogue.mlflow_server(self.home, host, port), host)
+        self._ensure_pools(prefect.url)
+        self._ensure_deployments(prefect.url)
+        for pool in catalogue.WORK_POOLS:
+            service = catalogue.worker(self.home, pool.name, prefect.url)
+            self._ensure(service.name, lambda _port, service=service: service, host)
+
+    def _ensure(self, name: str, make: Callable[[int], Service], host: str) -> Record:
+        """The record of a service that runs: the present one if it answers, else of a new start."""
+        record = self._records().get(name)
+        if record is not None and record.process is not None:
+            if make(_port_of(record.url)).answers_soon():
+                self._say(f"{name} runs at {record.url}")
+                return record
+            self._stop([name])
+        service = make(free_port(host, catalogue.USUAL_PORTS.get(name, 0)))
+        self._say(f"starting {name}")
+        started = service.start(catalogue.REPOSITORY, self.home.logs / f"{name}.log")
+        self._save({name: started.model_dump()})
+        self._say(f"{name} runs at {started.url}")
+        return started
+
+    def _ensure_pools(self, prefect_url: str) -> None:
+        """Create the pools that are missing; what somebody changed about the others stays."""
+        for pool in catalogue.WORK_POOLS:
+            url = f"{prefect_url}/api/work_pools/{pool.name}"
+            if catalogue.ask(url) is None:
+                self._prefect(prefect_url, "work-pool", "create", pool.name, "--type", catalogue.POOL_KIND)
+                limits = {"concurrency_limit": pool.at_once, "description": pool.description}
+                catalogue.tell("PATCH", url, limits)
+                self._say(f"work pool {pool.name} created")
+
+    def _ensure_deployments(self, prefect_url: str) -> None:
+        """Deploy all when `prefect.yaml` is not the one that was deployed to this server's database."""
+        digest = hashlib.sha256(catalogue.PROJECT_FILE.read_bytes()).hexdigest()
+        if self._read().get(DEPLOYED) == digest and catalogue.ask(f"{prefect_url}/api/deployments/count", {}):
+            return
+        self._prefect(prefect_url, "deploy", "--all")
+        self._save({DEPLOYED: digest})
+        self._say("deployments are up to date")
+
+    def _prefect(self, url: str, *arguments: str) -> None:
+        environment = catalogue.base_environment(self.home) | {"PREFECT_API_URL": f"{url}/api"}
+        command = [sys.executable, "-m", "prefect", "--no-prompt", *arguments]
+        done = subprocess.run(
+            command,
+            cwd=catalogue.REPOSITORY,
+            env=os.environ | environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise ServiceError(f"prefect {' '.join(arguments)} failed:\n{done.stdout}{done.stderr}")
+
+    def _service(self, name: str, record: Record, prefect_url: str) -> Service:
+        """The service behind a record, to ask whether it answers."""
+        if name.startswith("worker-"):
+            return catalogue.worker(self.home, name.removeprefix("worker-"), prefect_url)
+        make = {"prefect": catalogue.prefect_server, "mlflow": catalogue.mlflow_server}[name]
+        return make(self.home, record.url.split("/")[2].rpartition(":")[0], _port_of(record.url))
+
+    def _stop(self, names: list[str]) -> list[str]:
+        stopped = []
+        for name in reversed(names):
+            process = self._records()[name].process
+            if process is not None:
+                self._say(f"stopping {name}")
+                stop_tree(process)
+                stopped.append(name)
+            self._forget(name)
+        return stopped
+
+    def _records(self) -> dict[str, Record]:
+        """In the order of their start."""
+        entries = {name: entry for name, entry in self._read().items() if name != DEPLOYED}
+        order = [name for name in catalogue.USUAL_PORTS if name in entries]
+        return {name: Record.model_validate(entries[name]) for name in dict.fromkeys([*order, *sorted(entries)])}
+
+    def _read(self) -> dict[str, Any]:
+        path = self.home.services
+        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+
+    def _save(self, entries: dict[str, Any]) -> None:
+        atomic_write_json(self.home.services, self._read() | entries)
+
+    def _forget(self, name: str) -> None:
+        atomic_write_json(self.home.services, {key: value for key, value in self._read().items() if key != name})
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """One `up` or `down` at a time."""
+        self.home.root.mkdir(parents=True, exist_ok=True)
+        with FileLock(self.home.root / "services.lock"):
+            yield
+
+
+def _port_of(url: str) -> int:
+    return int(url.split("/")[2].rpartition(":")[2])

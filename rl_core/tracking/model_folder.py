@@ -1,0 +1,50 @@
+"""A registered version as a folder to take along: its weights, checked, and where they came from."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import uuid
+from pathlib import Path
+
+from rl_core.data.store.atomic import atomic_write_text, storage_error, sync_tree
+from rl_core.data.store.weights import weights_digest
+from rl_core.errors import StorageError
+from rl_core.tracking.lineage import Lineage
+
+LINEAGE = "lineage.json"
+
+
+def export_version(lineage: Lineage, folder: Path) -> Path:
+    """Copy a version's weights into a new folder, whole or not at all, and write `lineage.json` beside them.
+
+    Returns: the folder, as `model.path`, transformers or diffusers load it. Raises: StorageError when the folder
+    holds something, the weights are gone, or they are not those that were registered.
+    """
+    target, source = folder.expanduser().absolute(), Path(lineage.model_dir)
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise StorageError(f"{folder} is not an empty folder; name a new one")
+    if not source.is_dir():
+        raise StorageError(f"{lineage.name} v{lineage.version}: its weights at {source} are gone; rl-train reproduce")
+    building = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}")
+    try:
+        shutil.copytree(source, building)
+        _check(lineage, building)
+        atomic_write_text(building / LINEAGE, json.dumps(lineage.to_dict(), indent=2) + "\n")
+        sync_tree(building)
+        building.replace(target)
+    except OSError as error:
+        raise storage_error(target, error) from error
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+    return target
+
+
+def _check(lineage: Lineage, folder: Path) -> None:
+    """Raises: StorageError when the copy is not what was registered."""
+    found = weights_digest(folder)
+    if lineage.weights_digest and found != lineage.weights_digest:
+        raise StorageError(
+            f"{lineage.name} v{lineage.version}: the weights at {lineage.model_dir} were changed (digest {found}, "
+            f"registered {lineage.weights_digest}); rl-train reproduce gives the registered ones"
+        )

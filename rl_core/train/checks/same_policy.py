@@ -1,0 +1,95 @@
+"""Whether a policy that is wrapped for training still gives what the model itself gave when it was loaded.
+
+Cutting weights (tensor parallelism) and sequences (sequence parallelism) over ranks depends on how a family is written,
+like every other way in `rl_core.models.checks.probe`. The same rows go through the wrapped policy once, before anything
+is trained.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from rl_core.errors import ModelError
+from rl_core.models.checks.probe import ALIKE, Path, as_judged, row_by_row, same_attention
+from rl_core.models.modes import learning_mode
+from rl_core.ranks.rank_info import RankInfo
+from rl_core.train.sharding import fsdp_wrap
+from schemas.policy import FSDPConfig, ModelConfig
+from schemas.section import DType
+
+ALIKE_ROUNDED = 0.1
+"""In bfloat16: the mean difference of log-probabilities, by how far they lie apart, that rounding stays well below."""
+
+
+def settle_wrapped(backend: Any) -> None:
+    """What is done once to an FSDPBackend's policy after the wrap. Collective. Raises: ModelError.
+
+    It takes the mode of passes that learn, computes exactly where the recipe says so, and is compared with the model.
+    """
+    config: ModelConfig | None = getattr(backend.bundle, "config", None)
+    learning_mode(backend.policy, own_dropout=config is not None and config.dropout)
+    if config is not None and config.exact:
+        for model in backend.models:
+            model.make_exact()
+        with backend.gathered() as policy:
+            check_exact(policy)
+    check_same_policy(backend.policy, backend.fsdp_cfg, backend.rank_info)
+    fsdp_wrap.reshard(backend.policy)
+
+
+def check_same_policy(policy: Any, config: FSDPConfig, rank_info: RankInfo) -> None:
+    """Collective: all ranks compute the same rows.
+
+    Raises: ModelError when the wrapped policy, whose adapters change nothing yet, gives something else.
+    """
+    truth = None if getattr(policy, "paths", None) is None else policy.paths.truth
+    if truth is None:
+        return
+    # What attends across ranks is chosen at the first pass, for the way of computing that the run has by then.
+    with torch.no_grad(), as_judged(policy), same_attention(policy.language_model):
+        if policy.paths.why_not(Path.PADDED):
+            log_probs_BT = row_by_row(policy, truth, rank_info.device)
+        else:
+            log_probs_BT = policy(**truth.batch(rank_info.device))[0]
+    differences = truth.differences(log_probs_BT)
+    mean, largest = sum(differences) / len(differences), max(differences)
+    is_rounded = {config.param_dtype, config.master_dtype} != {DType.FLOAT32}
+    if mean <= ALIKE_ROUNDED * truth.spread if is_rounded else largest <= ALIKE * truth.spread:
+        return
+    cuts = {"placement.tp_size": rank_info.tp_size, "placement.sp_size": rank_info.sp_size}
+    cut = {key: size for key, size in cuts.items() if size > 1}
+    where = " and ".join(f"{key} {size}" for key, size in cut.items()) or f"fsdp.param_dtype {config.param_dtype}"
+    advice = " and ".join(f"{key} to 1" for key in cut) or "fsdp.param_dtype to float32"
+    raise ModelError(
+        f"{where}: {type(policy.language_model).__name__} then differs from its own forward by {mean:.2g} in the mean "
+        f"and {largest:.2g} at most in a log-probability; set {advice}"
+    )
+
+
+def check_exact(policy: Any) -> None:
+    """Raises: ModelError when decoding and a forward pass give a token other bits.
+
+    Args: policy: gathered, after `make_exact`.
+    """
+    from rl_core.models.decoding.decode import forced_log_probs
+
+    truth = None if policy.paths is None else policy.paths.truth
+    if truth is None:
+        return
+    batch = truth.batch(policy.language_model.device)
+    forward_BT = policy(**batch)[0]
+    with policy.ready_to_decode():
+        decoded = forced_log_probs(policy, list(zip(truth.prompts, truth.responses, strict=True)))
+    differences = [
+        abs(ours - theirs)
+        for row_T, row in zip(forward_BT.tolist(), decoded, strict=True)
+        for ours, theirs in zip(row_T, row, strict=False)
+    ]
+    if any(differences):
+        raise ModelError(
+            f"model.exact: true: {type(policy.language_model).__name__} gives {sum(map(bool, differences))} of "
+            f"{len(differences)} tokens another log-probability while decoding than in a forward pass (by up to "
+            f"{max(differences):.2g}); set model.exact to false"
+        )

@@ -1,0 +1,126 @@
+"""The FSDP2 wrap (arXiv 2304.11277): which module is sharded how, by `FSDPConfig`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+
+from rl_core.models.modes import evaluation_mode
+from rl_core.train.sharding.meshes import SHARD_DIMENSION
+from schemas.policy import FSDPMode
+from schemas.recipe import DType, FSDPConfig
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+DTYPES = {DType.BFLOAT16: torch.bfloat16, DType.FLOAT32: torch.float32}
+
+
+def reshards_after_forward(config: FSDPConfig, num_shards: int) -> bool:
+    """Whether gathered parameters are freed between a block's forward and backward pass."""
+    if config.reshard_after_forward is not None:
+        return config.reshard_after_forward
+    return config.fsdp_mode is FSDPMode.FULL and num_shards > 1
+
+
+def cast_parameters(module: nn.Module, dtype: DType) -> None:
+    """Store all parameters in `dtype`; buffers (rotary frequencies) stay."""
+    for parameter in module.parameters():
+        parameter.data = parameter.data.to(DTYPES[dtype])
+
+
+def cast_to_stored(policy: nn.Module, blocks: list[nn.Module], config: FSDPConfig, keep: Callable[[str], bool]) -> None:
+    """Store each parameter of a policy that is not wrapped yet in its format; those whose name `keep` picks stay.
+
+    What is trained is stored in `master_dtype`. What is frozen takes no steps, and is stored in the format that it is
+    gathered and computed in; outside of what is wrapped nothing is gathered, and the master format is that of both.
+    """
+    wrapped = [policy] if config.root_wrap else blocks
+    gathered = {id(parameter) for module in wrapped for parameter in module.parameters()}
+    for name, parameter in policy.named_parameters():
+        if not keep(name):
+            is_computed = id(parameter) in gathered and not parameter.requires_grad
+            parameter.data = parameter.data.to(DTYPES[config.param_dtype if is_computed else config.master_dtype])
+
+
+def shard(policy: nn.Module, blocks: list[nn.Module], config: FSDPConfig, mesh: DeviceMesh) -> None:
+    """Wrap the blocks one by one and then, unless `root_wrap` is off, what is left, in place, on the mesh's device.
+
+    The policy must hold everything that it will ever hold: nothing can be injected afterwards.
+    """
+    if not config.cpu_offload:
+        policy.to(mesh.device_type)
+    options: dict[str, Any] = {
+        "mesh": mesh,
+        "reshard_after_forward": reshards_after_forward(config, mesh.size()),
+        "mp_policy": MixedPrecisionPolicy(
+            param_dtype=DTYPES[config.param_dtype], reduce_dtype=DTYPES[config.reduce_dtype]
+        ),
+    }
+    if config.cpu_offload:
+        options["offload_policy"] = CPUOffloadPolicy(pin_memory=mesh.device_type == "cuda")
+    for block in blocks:
+        if config.torch_compile:
+            block.compile()
+        fully_shard(block, **options)
+    if config.root_wrap:
+        fully_shard(policy, **options)
+    else:
+        for tensor in [*unsharded_parameters(policy), *policy.buffers()]:
+            tensor.data = tensor.data.to(mesh.device_type)
+    _prefetch(blocks, config.forward_prefetch)
+    for unit in units(policy):
+        unit._get_fsdp_state()._lazy_init()
+
+
+@contextmanager
+def gathered(policy: Any, config: FSDPConfig, num_shards: int) -> Iterator[Any]:
+    """A wrapped policy with all its parameters gathered, in evaluation mode, without gradients and uncompiled."""
+    wrapped, resharded = units(policy), reshards_after_forward(config, num_shards)
+    for unit in wrapped:
+        unit.set_reshard_after_forward(False, recurse=False)
+        unit.unshard()
+    try:
+        with ExitStack() as stack:
+            stack.enter_context(torch.no_grad())
+            stack.enter_context(evaluation_mode(policy))
+            if config.torch_compile:
+                stack.enter_context(torch.compiler.set_stance("force_eager"))
+            yield policy
+    finally:
+        for unit in wrapped:
+            unit.set_reshard_after_forward(resharded, recurse=False)
+            unit.reshard()
+
+
+def units(policy: nn.Module) -> list[Any]:
+    """The FSDP-wrapped modules, the root first."""
+    return [module for module in policy.modules() if isinstance(module, FSDPModule)]
+
+
+def reshard(policy: nn.Module) -> None:
+    """Free the gathered copies of all parameters."""
+    for unit in units(policy):
+        unit.reshard()
+
+
+def unsharded_parameters(policy: nn.Module) -> list[nn.Parameter]:
+    """What the wrap left alone on every rank; call while the wrapped modules are sharded."""
+    return [parameter for parameter in policy.parameters() if not _is_sharded(parameter)]
+
+
+def _is_sharded(parameter: Any) -> bool:
+    """Whether FSDP holds it; a weight matrix that is only cut (tensor parallelism) lives on another mesh."""
+    return isinstance(parameter, DTensor) and SHARD_DIMENSION in (parameter.device_mesh.mesh_dim_names or ())
+
+
+def _prefetch(blocks: list[Any], ahead: int) -> None:
+    if ahead:
+        for index, block in enumerate(blocks):
+            block.set_modules_to_forward_prefetch(blocks[index + 1 : index + 1 + ahead])

@@ -1,0 +1,211 @@
+"""The order of loss, backward and step that all tracks share: what an action is, a subclass says."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+from torch import Tensor
+
+from rl_core.algorithms.base import StageAlgorithm
+from rl_core.algorithms.metrics import Metric, MetricKind
+from rl_core.algorithms.requirements import check_multi_update
+from rl_core.algorithms.terms import Denominators
+from rl_core.data_proto import DataProto
+from rl_core.ranks.dispatch import Collect, Dispatch, distributed
+from rl_core.train import micro_batches
+from rl_core.train.fsdp import FSDPBackend
+from rl_core.train.micro_batches import Lengths, MiniBatch, Rows
+from rl_core.train.result import TrainStepResult, UpdateResult
+from schemas.placement import ROWS_OF_A_PASS
+
+DELTA_AT = "delta_log_prob_at/"
+"""Stands before the first place of an interval in the names of its metrics."""
+
+
+class SegmentStack(ABC):
+    """Runs `prepare_segment → mini-batches → micro-batches → optimizer_step` on one rank's shard.
+
+    The shard needs `response_mask`, `advantages` [B, T]. Gradients are those of the global mini-batch, whatever the
+    micro-batches and rank count. Rows without a set `response_mask` take no part; the algorithm's `rows_per_unit`
+    adjacent rows stay in one micro-batch.
+
+    Args: micro_batch_size: rows of a pass; unset leaves it to the stack. num_updates_per_batch: disjoint mini-batches
+    of the shard, an optimiser step for each. num_epochs: passes over all of them. skip_zero_advantages: leave rows
+    whose advantages are all 0 out of the passes, where the algorithm says that they change nothing; they still count
+    in the denominators. max_length: the constant of `seq-mean-token-sum-norm`; unset takes the width of each rollout.
+    """
+
+    needs_advantages: ClassVar[bool] = True
+    """Whether the gradient is the algorithm's, so that its `vanishes_without_advantage` holds here."""
+
+    def __init__(
+        self,
+        fsdp_backend: FSDPBackend,
+        algorithm: StageAlgorithm,
+        *,
+        micro_batch_size: int | None = None,
+        num_updates_per_batch: int = 1,
+        num_epochs: int = 1,
+        max_grad_norm: float = 1.0,
+        skip_zero_advantages: bool = True,
+        max_length: int | None = None,
+    ) -> None:
+        check_multi_update(algorithm, num_updates_per_batch, num_epochs)
+        self.backend, self.algorithm = fsdp_backend, algorithm
+        self.micro_batch_size = micro_batch_size or ROWS_OF_A_PASS
+        self.num_updates_per_batch, self.num_epochs = num_updates_per_batch, num_epochs
+        self.max_grad_norm, self.max_length = max_grad_norm, max_length
+        self.skips = skip_zero_advantages and self.needs_advantages and algorithm.vanishes_without_advantage
+
+    @distributed(Dispatch.DP_SCATTER, Collect.REDUCE)
+    def train(self, shard: DataProto) -> TrainStepResult:
+        """Train on one rollout's shard."""
+        shard, plan = self.open(shard)
+        metrics: list[dict[str, Metric]] = []
+        steps = [self._update(shard, mini_batch, metrics) for _ in range(self.num_epochs) for mini_batch in plan]
+        losses = self.backend.all_reduce_sum([loss for loss, _ in steps])
+        updates = [
+            UpdateResult(
+                loss=math.nan if mini_batch.is_empty else loss,
+                grad_norm=step["grad_norm"],
+                lr=step["lr"],
+                skipped=bool(step["skipped"]),
+                num_tokens=int(mini_batch.denominators.num_tokens),
+            )
+            for loss, (_, step), mini_batch in zip(losses, steps, plan * self.num_epochs, strict=True)
+        ]
+        return TrainStepResult.of(updates, metrics)
+
+    def open(self, shard: DataProto) -> tuple[DataProto, list[MiniBatch]]:
+        """A rollout's shard on the device, with its anchors, and how it is cut for the optimiser steps."""
+        shard = shard.to(self.backend.device)
+        plan = self._plan(shard)
+        self.prepare_segment(shard, plan)
+        return shard, plan
+
+    def accumulate(
+        self, shard: DataProto, mini_batch: MiniBatch, metrics: list[dict[str, Metric]], weight: float = 1.0
+    ) -> float:
+        """Backward over a mini-batch's micro-batches, without the step.
+
+        Args: metrics: gets those of each micro-batch. weight: of the loss in the gradient.
+        Returns: this rank's share of the loss, unweighted.
+        """
+        share, passes = 0.0, mini_batch.micro_batches
+        for index, rows in enumerate(passes):
+            micro = self.take(shard, rows)
+            loss, measured = self._loss(micro, mini_batch.denominators)
+            self.backend.backward(weight * loss, last=index == len(passes) - 1)
+            if rows:
+                share += float(loss.detach())
+                metrics.append(measured)
+        return share
+
+    @property
+    def moves(self) -> bool:
+        """Whether the policy that is trained may differ from the one that rolled out before the segment ends."""
+        return self.num_updates_per_batch * self.num_epochs > 1 or self.backend.rolls_out_average
+
+    @abstractmethod
+    def prepare_segment(self, shard: DataProto, plan: list[MiniBatch]) -> None:
+        """Freeze in the shard what the updates are measured against, over the very micro-batches of the plan."""
+
+    @abstractmethod
+    def lengths(self, shard: DataProto) -> Lengths:
+        """How much each row weighs in a pass."""
+
+    @abstractmethod
+    def take(self, shard: DataProto, rows: Rows) -> DataProto:
+        """A micro-batch of the shard; of no rows, one that nothing is learnt from."""
+
+    @abstractmethod
+    def _loss(self, micro: DataProto, denominators: Denominators) -> tuple[Tensor, dict[str, Metric]]:
+        """The micro-batch's share of the step's loss, and its metrics."""
+
+    def _plan(self, shard: DataProto) -> list[MiniBatch]:
+        """Mini-batches of the rows that are trained, each cut into as many micro-batches on every rank.
+
+        A mini-batch without a row to compute has one idle pass: its gradient is there, and 0.
+        """
+        mask_BT = shard.tensor("response_mask")
+        lengths, skipped = self.lengths(shard), self._skipped_rows(shard)
+        units = micro_batches.units_of(micro_batches.trained_rows(mask_BT), self.algorithm.rows_per_unit)
+        by_part = micro_batches.split_evenly(list(range(len(units))), self.num_updates_per_batch)
+        parts = [[units[index] for index in chosen] for chosen in by_part]
+        computed = [[unit for unit in part if not skipped.issuperset(unit)] for part in parts]
+        passes = [self._cut(part, lengths) for part in computed]
+        most = self.backend.all_reduce_max([float(max(1, len(cut))) for cut in passes])
+        counts = self.backend.all_reduce_sum(
+            [
+                count
+                for rows in map(micro_batches.flatten, parts)
+                for count in (float((mask_BT[rows] != 0).sum()), float(len(rows)))
+            ]
+        )
+        return [
+            MiniBatch(
+                self._fill(self._cut(part, lengths, int(wanted)), int(wanted)),
+                Denominators(counts[2 * index], counts[2 * index + 1], self.max_length or mask_BT.shape[1]),
+            )
+            for index, (part, wanted) in enumerate(zip(computed, most, strict=True))
+        ]
+
+    def _skipped_rows(self, shard: DataProto) -> set[int]:
+        """Rows that no pass has to compute."""
+        columns = shard.batch
+        advantages_BT = None if columns is None else columns.get("advantages", None)
+        if columns is None or advantages_BT is None or not self.skips:
+            return set()
+        # What `measure` found comes from passes over all rows, and the first ratio is 1 in the same passes only.
+        if columns.get("old_log_probs", None) is not None:
+            return set()
+        return set((advantages_BT == 0).all(-1).nonzero()[:, 0].tolist())
+
+    def _cut(self, units: list[Rows], lengths: Lengths, at_least: int = 0) -> list[Rows]:
+        """Passes over these units, `at_least` so many where there are units enough."""
+        places = list(range(len(units)))
+        cut = micro_batches.by_row_count(places, max(1, self.micro_batch_size // self.algorithm.rows_per_unit))
+        return [micro_batches.flatten([units[place] for place in part]) for part in cut]
+
+    @staticmethod
+    def _fill(passes: list[Rows], wanted: int) -> list[Rows]:
+        return passes + [[] for _ in range(wanted - len(passes))]
+
+    def _update(
+        self, shard: DataProto, mini_batch: MiniBatch, metrics: list[dict[str, Metric]]
+    ) -> tuple[float, dict[str, float]]:
+        """Backward over a mini-batch's micro-batches, then the step.
+
+        Returns: this rank's share of the loss, and what `optimizer_step` says.
+        """
+        if mini_batch.is_empty:
+            lr = self.backend.optimizer.param_groups[0]["lr"]
+            return 0.0, {"grad_norm": math.nan, "lr": lr, "skipped": 1.0}
+        share = self.accumulate(shard, mini_batch, metrics)
+        return share, self.backend.optimizer_step(self.max_grad_norm)
+
+
+def drift(old_BT: Tensor, rollout_BT: Tensor | None, mask_BT: Tensor) -> dict[str, Metric]:
+    """How far the trainer's log-probabilities are from those the rollout engine reported, if one did.
+
+    Besides all together: by the place of the action in its row, in intervals that double (0, 1, 2 and 3, 4 to 7, …),
+    each under its first place.
+    """
+    if rollout_BT is None:
+        return {}
+    acts_BT = mask_BT != 0
+    delta_BT = (old_BT - rollout_BT).abs().masked_fill(~acts_BT, 0.0)
+    sums, counts = delta_BT.sum(0).tolist(), acts_BT.sum(0).tolist()
+    metrics = {
+        "delta_log_prob_mean": Metric(MetricKind.MEAN, math.fsum(sums), float(sum(counts))),
+        "delta_log_prob_max": Metric(MetricKind.MAX, float(delta_BT.max()), float(sum(counts))),
+    }
+    start = 0
+    while start < len(sums):
+        stop = max(1, 2 * start)
+        part = Metric(MetricKind.MEAN, math.fsum(sums[start:stop]), float(sum(counts[start:stop])))
+        metrics[f"{DELTA_AT}{start:05d}"] = part
+        start = stop
+    return metrics

@@ -1,0 +1,73 @@
+"""Models made on the spot keep their version as long as the code that decides their weights stays the same."""
+
+import ast
+import hashlib
+import re
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from rl_core.builtin.embedded import embedded_folder, embedded_names
+
+MODELS = "rl_core.builtin.models"
+DIGITS = ("rl_core.builtin.data.digit_prompts", "rl_core.rewards.scorers.digit")
+SD3 = (f"{MODELS}.tiny_sd3_warm_up", f"{MODELS}.tiny_sd3")
+ODD_PROMPTS = ("rl_core.builtin.data.odd_prompts", "rl_core.builtin.data.foreign_digits")
+OPTIMIZER = f"{MODELS}.warm_up_optimizer"
+
+DECIDES_THE_WEIGHTS = {
+    "tiny-vlm": (
+        *(f"{MODELS}.tiny_vlm_warm_up", f"{MODELS}.tiny_vlm_lessons", f"{MODELS}.tiny_vlm"),
+        *(OPTIMIZER, "rl_core.builtin.data.pictures"),
+    ),
+    "tiny-sd3": (*SD3, *DIGITS),
+    "tiny-unified": (
+        *(f"{MODELS}.tiny_unified_warm_up", f"{MODELS}.tiny_unified", *SD3, *ODD_PROMPTS, *DIGITS, OPTIMIZER),
+        *("rl_core.models.unified.compact", "rl_core.models.unified.pipeline"),
+    ),
+    "smollm2-enhancer": (f"{MODELS}.enhancer_warm_up", *ODD_PROMPTS, DIGITS[0]),
+}
+KNOWN = {
+    "tiny-vlm": ("ceec7abfc6f9", "c296387002f2"),
+    "tiny-sd3": ("4e0c1ed776fc", "ee6665e87059"),
+    "tiny-unified": ("2fafcb2e4499", "bcc9549b4391"),
+    "smollm2-enhancer": ("8409b6d7db71", "5cd522789a16"),
+}
+"""Model -> its version, and the digest of the code that gave it."""
+
+
+def code_of(module: str) -> str:
+    """A module's code without what cannot change a weight: imports, docstrings, comments and layout."""
+    spec = find_spec(module)
+    assert spec is not None and spec.origin is not None
+    source = Path(spec.origin).read_text(encoding="utf-8")
+    lines = source.splitlines()
+    for node in ast.walk(ast.parse(source)):
+        is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        if isinstance(node, (ast.Import, ast.ImportFrom)) or is_text:
+            assert node.end_lineno is not None
+            for number in range(node.lineno - 1, node.end_lineno):
+                lines[number] = ""
+    code = "".join(word for line in lines for word in re.sub(r"^\s*#.*|  # .*", "", line).split())
+    return re.sub(r",([)\]}])", r"\1", code)
+
+
+def digest_of(name: str) -> str:
+    digest = hashlib.sha256()
+    for module in DECIDES_THE_WEIGHTS[name]:
+        digest.update(code_of(module).encode())
+    return digest.hexdigest()[:12]
+
+
+@pytest.mark.parametrize("name", sorted(DECIDES_THE_WEIGHTS))
+def test_a_model_made_on_the_spot_has_a_new_version_when_its_code_changed(name: str):
+    version, digest = KNOWN[name]
+    assert embedded_folder(name, Path("models")) == Path("models") / f"{name}-{version}"
+    assert digest_of(name) == digest, (
+        f"the code behind embedded:{name} is another: if its weights are, too, it needs a new version in "
+        f"embedded.py; either way KNOWN has to say {digest_of(name)!r}"
+    )
+
+
+def test_every_model_made_on_the_spot_is_looked_at():
+    assert set(embedded_names()) - {"smollm2-135m-instruct"} == set(DECIDES_THE_WEIGHTS)

@@ -1,0 +1,123 @@
+"""Rows of one kind as rows of another."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rl_core.data import read_rows
+from rl_core.data.check.files import check_files
+from rl_core.data.check.parts import CheckSettings
+from rl_core.data.read.convert import convert_file
+from rl_core.errors import DataError
+from schemas.contract import SchemaName
+from tests.data.seed_skyrl import ALLOWED, EXAMPLES, GSM8K
+
+ONE_MESSAGE = {**GSM8K, "anything": {"else": [1, None]}}
+RESPONSE: dict[str, Any] = {
+    "responses_create_params": {"input": [{"role": "user", "content": "2 + 2?"}], "temperature": 0.5},
+    "agent_ref": {"type": "simple_agent", "name": "math"},
+    "expected_answer": "4",
+    "verifier_metadata": {"unit_tests": [1, 2**70]},
+    "options": [{"A": "3"}, {"B": "4"}],
+}
+
+
+def write(path: Path, rows: list[Any]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def rows_of(path: Path) -> list[Any]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def converted(tmp_path: Path, rows: list[Any], *steps: SchemaName, **options: Any) -> list[Any]:
+    path = write(tmp_path / "0.jsonl", rows)
+    for number, step in enumerate(steps, start=1):
+        target = tmp_path / f"{number}.jsonl"
+        assert convert_file(path, target, step, **options) == len(rows)
+        settings = CheckSettings(ALLOWED, schema=step)
+        report = check_files([target], settings, rejects_dir=tmp_path / "rejects", memo_dir=tmp_path / "memo")
+        assert report.num_rejected == 0, report.examples
+        path = target
+    return rows_of(path)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_prompt_row_goes_to_a_response_row_and_back(name: str, tmp_path: Path) -> None:
+    rows = [EXAMPLES[name]]
+    assert converted(tmp_path, rows, SchemaName.RESPONSE, SchemaName.PROMPT) == rows
+
+
+def test_prompt_row_goes_to_a_media_prompt_and_back(tmp_path: Path) -> None:
+    (media,) = converted(tmp_path, [ONE_MESSAGE], SchemaName.MEDIA)
+    assert media["prompt"] == ONE_MESSAGE["prompt"][0]["content"]
+    assert converted(tmp_path, [ONE_MESSAGE], SchemaName.MEDIA, SchemaName.PROMPT) == [ONE_MESSAGE]
+    assert converted(tmp_path, [ONE_MESSAGE], SchemaName.MEDIA, SchemaName.RESPONSE, SchemaName.PROMPT) == [ONE_MESSAGE]
+
+
+def test_response_row_becomes_a_prompt_row_that_keeps_everything(tmp_path: Path) -> None:
+    (row,) = converted(tmp_path, [RESPONSE], SchemaName.PROMPT, env_class="gsm8k")
+    assert row["prompt"] == RESPONSE["responses_create_params"]["input"]
+    assert row["reward_spec"] == {"method": "rule", "ground_truth": "4"}
+    assert {key: row[key] for key in RESPONSE if key != "responses_create_params"} == {
+        key: value for key, value in RESPONSE.items() if key != "responses_create_params"
+    }
+    assert row["responses_create_params"] == {"temperature": 0.5}
+
+
+def test_media_refs_travel_along(tmp_path: Path) -> None:
+    ref = {"modality": "image", "role": "condition", "uri": "s3://b/a.png"}
+    row = {"prompt": "snow", "prompt_id": "7", "media_refs": [ref], "metadata": {"env_class": "gsm8k"}}
+    path = write(tmp_path / "a.jsonl", [{**row, "metadata": {**row["metadata"], "reward_spec": {"ground_truth": "1"}}}])
+    convert_file(path, tmp_path / "b.jsonl", SchemaName.PROMPT)
+    (prompt_row,) = rows_of(tmp_path / "b.jsonl")
+    assert (prompt_row["media_refs"], prompt_row["prompt_id"]) == ([ref], "7")
+    convert_file(tmp_path / "b.jsonl", tmp_path / "c.jsonl", SchemaName.MEDIA)
+    assert rows_of(tmp_path / "c.jsonl") == rows_of(path)
+
+
+@pytest.mark.parametrize(
+    ("row", "to", "said"),
+    [
+        (
+            EXAMPLES["search"],
+            SchemaName.MEDIA,
+            r"a\.jsonl:2 field prompt: a media prompt is one text",
+        ),
+        (
+            {"caption": "x", "style": "oil"},
+            SchemaName.PROMPT,
+            r"a\.jsonl:2 field env_class: missing; name the",
+        ),
+        (GSM8K, SchemaName.PREFERENCE, "nothing converts to them"),
+    ],
+)
+def test_what_the_target_cannot_hold_is_refused_and_nothing_is_written(
+    row: dict[str, Any], to: SchemaName, said: str, tmp_path: Path
+) -> None:
+    path = write(tmp_path / "a.jsonl", [row if to is SchemaName.PROMPT else GSM8K, row])
+    if to is SchemaName.PROMPT:
+        said = said.replace(":2", ":1")
+    with pytest.raises(DataError, match=said):
+        convert_file(path, tmp_path / "b.jsonl", to)
+    assert not (tmp_path / "b.jsonl").exists()
+
+
+@pytest.mark.parametrize("name", ["b.jsonl", "b.json", "b.parquet"])
+def test_every_output_format_reads_back(name: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", [GSM8K, {**GSM8K, "ability": "math"}])
+    assert convert_file(path, tmp_path / name, SchemaName.PROMPT) == 2
+    assert [row for _, row in read_rows(tmp_path / name)] == rows_of(path)
+
+
+def test_parquet_that_would_retype_a_value_is_refused(tmp_path: Path) -> None:
+    rows = [{**GSM8K, "reward_spec": {"ground_truth": truth}} for truth in ("5", 5)]
+    with pytest.raises(DataError, match=r"b\.parquet: .*write \.jsonl instead"):
+        convert_file(write(tmp_path / "a.jsonl", rows), tmp_path / "b.parquet", SchemaName.PROMPT)
+    big = write(tmp_path / "big.jsonl", [{**GSM8K, "reward_spec": {"ground_truth": 2**70}}])
+    with pytest.raises(DataError, match=r"b\.parquet"):
+        convert_file(big, tmp_path / "b.parquet", SchemaName.PROMPT)
+    assert not (tmp_path / "b.parquet").exists()
