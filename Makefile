@@ -116,6 +116,9 @@ bench-prep: $(STAMP) ## time preparation of an archive of small images beside un
 bench-diffusion: $(STAMP) ## time diffusion sampling beside a plain pipeline, and training steps
 	$(BIN)/python -m benchmarks.diffusion
 
+bench-mismatch: $(STAMP) ## the distance between the log-probabilities of rollout and trainer, and what model.exact costs
+	$(BIN)/python -m benchmarks.mismatch
+
 bench-weight-sync: $(STAMP) ## time a weight sync of SmolLM2 beside the gather alone and memcpy
 	$(BIN)/python -m benchmarks.weight_sync
 
