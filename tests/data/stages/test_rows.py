@@ -11,13 +11,13 @@ import numpy as np
 import pandas as pd
 import pytest
 from PIL import Image
-from tests.data.prep.conftest import content
 
 from rl_core.builtin.data.make_fixture import TABLE, draw, make_fixture
 from rl_core.data.order.preference_dataset import PreferenceDataset
 from rl_core.data.order.vision_dataset import Refusal, RowRefused, VisionDataset, vision_row
 from rl_core.errors import DataError
 from schemas.receipts import PrepReceipt
+from tests.data.stages.conftest import content
 
 Prepare = Callable[..., PrepReceipt]
 DROP = ("on_invalid=drop", "max_bad_fraction=1")
