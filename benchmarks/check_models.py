@@ -1,0 +1,285 @@
+"""Every family of language models by every path of the product, beside plain transformers: `make check-models`.
+
+    python -m benchmarks.check_models [--only TYPE,TYPE,...] [--jobs N] [--fresh] [--write]
+
+Each path of each family runs in a process of its own with a time limit, forked from one that has imported what they
+need: a crash or a hang is a cell of the table. What was found lies as JSON lines in `build/check-models.jsonl` and is
+not looked for again, unless `--only` or `--fresh` asks for it. `--write` puts the table into docs/models.md. The
+command fails where a path gives something else than the model without a word, or breaks without saying what is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from benchmarks import model_families, model_paths, models_page
+from benchmarks.forks import Failed, apart, together
+from benchmarks.model_paths import COOL, Found, Numbers, Reply, Row
+
+FOUND = Path(__file__).parents[1] / "build" / "check-models.jsonl"
+ALIKE = 1e-4
+"""Difference of a log-probability or entropy up to which two ways are the same, by the standard deviation of the
+model's log-probabilities, which is about 2 nats for most."""
+MOVED = 10
+"""Times as much a training step must move the policy, or the check of its export would see nothing."""
+COLUMNS = ("own forward", "padded", "packed", "shared", "decode", "TP 2", "SP 2", "export", "sync")
+EQUAL, FALLS_BACK, REFUSED, WRONG, FAILS = "equal", "falls back", "refused", "WRONG", "fails"
+FAULTS = (WRONG, FAILS)
+WORST_FIRST = (WRONG, FAILS, REFUSED, FALLS_BACK, EQUAL)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What was found out about one path of one family."""
+
+    verdict: str
+    difference: float | None = None
+    """The largest; None where the path gave nothing."""
+    why: str = ""
+
+    def __str__(self) -> str:
+        size = "" if self.difference is None else f"{self.difference:.0e}"
+        return " ".join(part for part in (self.verdict, size, f"({self.why})" if self.why else "") if part)
+
+
+@dataclass
+class Family:
+    """A row of the table."""
+
+    model_type: str
+    cells: dict[str, Cell] = field(default_factory=dict)
+    not_built: str = ""
+    """Why there is no tiny model of it."""
+    refused: str = ""
+    """Why it cannot be loaded; then every cell says so."""
+    seconds: float = 0.0
+
+
+def check(model_type: str) -> Family:
+    """All paths of one family."""
+    start = time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="check-models-") as folder:
+        family = Check(model_type, Path(folder)).family()
+    family.seconds = round(time.perf_counter() - start, 1)
+    return family
+
+
+class Check:
+    """The checks of one family. Args: folder: an empty one."""
+
+    def __init__(self, model_type: str, folder: Path) -> None:
+        self.model_type, self.folder = model_type, folder
+        self.model = str(folder / "model")
+        self.rows = model_paths.rows()
+
+    def family(self) -> Family:
+        """All paths."""
+        built = apart(model_families.build, self.model_type, Path(self.model))
+        if isinstance(built, Failed):
+            return Family(self.model_type, not_built=f"no tiny config: {built}")
+        truth = self._plain(self.rows)
+        if isinstance(truth, Failed):
+            return Family(self.model_type, not_built=f"plain transformers fails on rows of text: {truth}")
+        self.truth: Found = truth
+        self.alike = ALIKE * truth.spread
+        own = apart(model_paths.own, self.model)
+        if isinstance(own, Failed) and own.by_name:
+            cells = dict.fromkeys(COLUMNS, Cell(REFUSED, why=own.message))
+            return Family(self.model_type, cells, refused=own.message)
+        cells = {"own forward": self._own(own)}
+        for name, path in (
+            ("padded", model_paths.padded),
+            ("packed", model_paths.packed),
+            ("shared", model_paths.shared),
+            ("decode", model_paths.decoded),
+        ):
+            cells[name] = self._path(apart(model_paths.in_group, path, self.model, self._meeting(name)))
+        cells["TP 2"] = self._two_ranks({"tp_size": 2})
+        cells["SP 2"] = self._two_ranks({"sp_size": 2})
+        cells["export"], cells["sync"] = self._trained()
+        return Family(self.model_type, cells)
+
+    def _plain(self, rows: list[Row], temperature: float = 1.0, folder: str = "") -> Any:
+        return apart(model_paths.plain, folder or self.model, self.model_type, rows, temperature)
+
+    def _meeting(self, name: str) -> str:
+        return str(self.folder / f"meeting of {name}")
+
+    def _own(self, found: Any) -> Cell:
+        if isinstance(found, Failed):
+            return self._failed(found)
+        cool = self._plain(self.rows, COOL)
+        return self._verdict(
+            found,
+            (found.log_probs, self.truth.log_probs),
+            (found.entropies, self.truth.entropies),
+            (found.cool.log_probs, cool.log_probs),
+            (found.cool.entropies, cool.entropies),
+        )
+
+    def _path(self, found: Any) -> Cell:
+        """Of rows that were measured, or replies that were sampled, or both."""
+        if isinstance(found, Failed):
+            return self._failed(found)
+        pairs = [(found.log_probs, self.truth.log_probs)] if found.log_probs else []
+        for replies, temperature in ((found.replies, 1.0), (found.cool_replies, COOL)):
+            if replies:
+                pairs.append(self._said(replies, temperature))
+        return self._verdict(found, *pairs)
+
+    def _said(self, replies: list[Reply], temperature: float) -> tuple[Numbers, Numbers]:
+        """What sampling said of its words, and what the model says of them."""
+        truth = self._plain([row for row, _ in replies], temperature)
+        return [said for _, said in replies], truth.log_probs
+
+    def _two_ranks(self, sizes: dict[str, int]) -> Cell:
+        meeting = self._meeting(str(sizes))
+        found = together([(model_paths.on_two_ranks, (self.model, sizes, rank, meeting)) for rank in (0, 1)])
+        # Of a rank that waited in vain the other one says more.
+        found.sort(key=lambda one: not isinstance(one, Failed) or one.kind == "TimeoutError")
+        return self._path(found[0] if isinstance(found[0], Failed) else max(found, key=lambda one: len(one.log_probs)))
+
+    def _trained(self) -> tuple[Cell, Cell]:
+        """Export and sync after a step, each the worst of several kinds."""
+        exports: dict[str, Cell] = {}
+        syncs: dict[str, Cell] = {}
+        for kind, with_lora in (("all weights", False), ("adapters", True)):
+            out = str(self.folder / kind)
+            found = apart(model_paths.trained, self.model, out, with_lora)
+            if isinstance(found, Failed):
+                exports[kind] = syncs[kind] = self._failed(found)
+                continue
+            exports[kind] = self._exported(found, out)
+            for mode, said in found.synced.items():
+                is_failed = isinstance(said, Failed)
+                name = f"{kind}, sync {mode}"
+                syncs[name] = self._failed(said) if is_failed else self._verdict(found, (said, found.log_probs))
+        return _worst(exports), _worst(syncs)
+
+    def _exported(self, found: Found, out: str) -> Cell:
+        moved = _largest([(found.log_probs, self.truth.log_probs)])
+        if moved < MOVED * self.alike:
+            return Cell(
+                FAILS, why=f"the step moved the policy by {moved:.1g} only, which is too little to see anything"
+            )
+        said = self._plain(self.rows, folder=out)
+        return (
+            self._failed(said) if isinstance(said, Failed) else self._verdict(found, (said.log_probs, found.log_probs))
+        )
+
+    def _failed(self, found: Failed) -> Cell:
+        return Cell(REFUSED if found.by_name else FAILS, why=str(found))
+
+    def _verdict(self, found: Found, *pairs: tuple[Numbers, Numbers]) -> Cell:
+        difference = _largest(list(pairs))
+        if not difference <= self.alike:
+            return Cell(WRONG, difference, f"although {found.falls_back}" if found.falls_back else "")
+        return Cell(FALLS_BACK if found.falls_back else EQUAL, difference, found.falls_back)
+
+
+def _largest(pairs: list[tuple[Numbers, Numbers]]) -> float:
+    """Difference; infinite where a number is none."""
+    differences = [
+        abs(ours - theirs)
+        for ours_B, theirs_B in pairs
+        for ours_T, theirs_T in zip(ours_B, theirs_B, strict=True)
+        for ours, theirs in zip(ours_T, theirs_T, strict=True)
+    ]
+    return max(one if one == one else float("inf") for one in differences)
+
+
+def _worst(cells: dict[str, Cell]) -> Cell:
+    """Of what was found of several kinds, the worst, which says of which."""
+    kind, cell = min(cells.items(), key=lambda one: (WORST_FIRST.index(one[1].verdict), -(one[1].difference or 0.0)))
+    if cell.verdict == EQUAL or len({(one.verdict, one.why) for one in cells.values()}) == 1:
+        return cell
+    return Cell(cell.verdict, cell.difference, f"{kind}: {cell.why}" if cell.why else kind)
+
+
+def load() -> dict[str, Family]:
+    """What was found before."""
+    families: dict[str, Family] = {}
+    for line in FOUND.read_text().splitlines() if FOUND.is_file() else []:
+        values = json.loads(line)
+        values["cells"] = {name: Cell(**cell) for name, cell in values["cells"].items()}
+        families[values["model_type"]] = Family(**values)
+    return families
+
+
+def run(model_types: list[str], jobs: int) -> Iterator[Family]:
+    """Check them one after the other, in processes since each of them forks."""
+    prepare()
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("fork")) as pool:
+        yield from pool.map(check, model_types)
+
+
+def prepare() -> None:
+    """Import what every fork would import by itself, and be quiet."""
+    import warnings
+
+    import torch
+    from transformers.utils import logging
+
+    from rl_core.algorithms import algorithms
+
+    for name in ("peft", "rl_core.rollout.dedicated", "rl_core.rollout.next_states", "rl_core.train.stack"):
+        import_module(name)
+    algorithms.resolve({"name": "grpo"}, "algorithm")
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+
+
+def show(family: Family) -> str:
+    """A family in a line, and one more for each cell that is not equal."""
+    if family.not_built:
+        return f"{family.model_type}: not built ({family.not_built})"
+    if family.refused:
+        return f"{family.model_type}: {REFUSED} ({family.refused})"
+    odd = [f"  {name}: {cell}" for name, cell in family.cells.items() if cell.verdict != EQUAL]
+    head = f"{family.model_type}: {len(family.cells) - len(odd)} of {len(family.cells)} equal, {family.seconds} s"
+    return "\n".join([head, *odd])
+
+
+def main() -> None:
+    """Check what is asked for, print and write it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", help="types of models, with commas between; they are looked at anew")
+    parser.add_argument("--jobs", type=int, default=2, help="families at a time")
+    parser.add_argument("--fresh", action="store_true", help="forget what was found before")
+    parser.add_argument("--write", action="store_true", help="write docs/models.md")
+    args = parser.parse_args()
+    if args.fresh:
+        FOUND.unlink(missing_ok=True)
+    asked = args.only.split(",") if args.only else model_families.model_types()
+    known = {} if args.only else load()
+    FOUND.parent.mkdir(exist_ok=True)
+    with FOUND.open("a") as file:
+        for family in run([name for name in asked if name not in known], args.jobs):
+            print(json.dumps(asdict(family)), file=file, flush=True)
+            print(show(family), flush=True)
+    families = load()
+    counts = Counter(cell.verdict for name in asked for cell in families[name].cells.values())
+    not_built = sum(bool(families[name].not_built) for name in asked)
+    found = ", ".join(f"{counts[verdict]} {verdict}" for verdict in reversed(WORST_FIRST))
+    print(f"{len(asked)} families, {not_built} of them not built; cells: {found}")
+    if args.write:
+        models_page.write([families[name] for name in sorted(families)], COLUMNS, ALIKE)
+    sys.exit(any(counts[fault] for fault in FAULTS))
+
+
+if __name__ == "__main__":
+    main()
