@@ -219,9 +219,8 @@ def load() -> dict[str, Family]:
 
 
 def run(model_types: list[str], jobs: int) -> Iterator[Family]:
-    """Check them one after the other, in processes since each of them forks."""
-    prepare()
-    with ProcessPoolExecutor(jobs, multiprocessing.get_context("fork")) as pool:
+    """Check them, so many at a time, in fresh processes whose forks are those of one thread."""
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), prepare) as pool:
         yield from pool.map(check, model_types)
 
 

@@ -174,11 +174,13 @@ CHANGES: dict[str, dict[str, Any]] = {
     "chameleon": {"vocabulary_map": {"<image>": FIRST_SPECIAL}},
     "cohere_compass_text": {"rope_parameters": {"full_attention": ROPE, "sliding_attention": ROPE}},
     "dbrx": {
-        "attn_config": {"kv_n_heads": KEY_HEADS, "rope_theta": 10000.0},
+        "attn_config": {"kv_n_heads": KEY_HEADS, "rope_theta": 10000.0, "clip_qkv": 8.0},
         "ffn_config": {"ffn_hidden_size": BETWEEN, "moe_num_experts": 4, "moe_top_k": 2},
     },
-    "deepseek_ocr2": {"text_config": {"mlp_layer_types": ["dense", "sparse"] * 2}},
-    "dots1": {"n_routed_experts": 4},
+    "deepseek_ocr2": {"text_config": {"mlp_layer_types": ["dense", "sparse"] * 2, "num_experts_per_tok": 2}},
+    "deepseek_v2": {"num_experts_per_tok": 2},
+    "dots1": {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2},
+    "dots3_note": {"vision_config": {"adapter_in_dim": HIDDEN}},
     "ernie4_5_vl_moe": {"text_config": {"rope_parameters": {**ROPE, "mrope_section": [2, 2, 4]}}},
     "falcon_h1": MAMBA_2 | {"mamba_d_ssm": 2 * HIDDEN},
     "glm4v_moe": {
@@ -186,9 +188,18 @@ CHANGES: dict[str, dict[str, Any]] = {
     },
     "glm5_next": {"text_config": {"index_kpool": 2}},
     "granitemoehybrid": MAMBA_2 | {"layer_types": ["mamba", "attention"] * 2},
+    "hrm_text": {"num_layers_per_stack": 2},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 2},
     "mamba2": {"num_heads": 8},
     "nemotron": {"num_key_value_heads": KEY_HEADS},
+    "nemotron_h_omni": {"vision_config": {"video_temporal_patch_size": 2}},
+    "qwen4_exp_text": {
+        "indexer_n_heads": 2,
+        "indexer_kv_heads": 1,
+        "indexer_head_dim": HEAD,
+        "indexer_budget": 4,
+        "indexer_compress_ratio": 2,
+    },
     "reformer": {"is_decoder": True, "axial_pos_embds": False},
     "step3p7": {"text_config": {"sliding_window": WINDOW}},
     "xlm": {"causal": True},
@@ -199,7 +210,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "zaya": {"num_experts_per_tok": 1},
 }
 """What the names do not say."""
-CHANGES["cohere_compass"] = {"text_config": CHANGES["cohere_compass_text"]}
+CHANGES |= {name: {"text_config": CHANGES[f"{name}_text"]} for name in ("cohere_compass", "qwen4_exp")}
 
 
 def config_of(model_type: str, **changes: Any) -> Any:
