@@ -26,7 +26,7 @@ from typing import Any
 
 from benchmarks import model_families, model_paths, models_page
 from benchmarks.forks import Failed, apart, together
-from benchmarks.model_paths import COOL, Found, Numbers, Reply, Row
+from benchmarks.model_paths import COOL, Found, Numbers, Row
 
 FOUND = Path(__file__).parents[1] / "build" / "check-models.jsonl"
 ALIKE = 1e-4
@@ -89,11 +89,14 @@ class Check:
         built = apart(model_families.build, self.model_type, Path(self.model))
         if isinstance(built, Failed):
             return Family(self.model_type, not_built=f"no tiny config: {built}")
-        truth = self._plain(self.rows)
+        # Once here, not once in every fork.
+        model_families.model_class(self.model_type)
+        truth = self._plain((self.rows, 1.0), (self.rows, COOL))
         if isinstance(truth, Failed):
             return Family(self.model_type, not_built=f"plain transformers fails on rows of text: {truth}")
-        self.truth: Found = truth
-        self.alike = ALIKE * truth.spread
+        self.truth: Found = truth[0]
+        self.cool: Found = truth[1]
+        self.alike = ALIKE * self.truth.spread
         own = apart(model_paths.own, self.model)
         if isinstance(own, Failed) and own.by_name:
             cells = dict.fromkeys(COLUMNS, Cell(REFUSED, why=own.message))
@@ -111,8 +114,8 @@ class Check:
         cells["export"], cells["sync"] = self._trained()
         return Family(self.model_type, cells)
 
-    def _plain(self, rows: list[Row], temperature: float = 1.0, folder: str = "") -> Any:
-        return apart(model_paths.plain, folder or self.model, self.model_type, rows, temperature)
+    def _plain(self, *several: tuple[list[Row], float], folder: str = "") -> Any:
+        return apart(model_paths.plain, folder or self.model, self.model_type, *several)
 
     def _meeting(self, name: str) -> str:
         return str(self.folder / f"meeting of {name}")
@@ -120,13 +123,12 @@ class Check:
     def _own(self, found: Any) -> Cell:
         if isinstance(found, Failed):
             return self._failed(found)
-        cool = self._plain(self.rows, COOL)
         return self._verdict(
             found,
             (found.log_probs, self.truth.log_probs),
             (found.entropies, self.truth.entropies),
-            (found.cool.log_probs, cool.log_probs),
-            (found.cool.entropies, cool.entropies),
+            (found.cool.log_probs, self.cool.log_probs),
+            (found.cool.entropies, self.cool.entropies),
         )
 
     def _path(self, found: Any) -> Cell:
@@ -134,15 +136,13 @@ class Check:
         if isinstance(found, Failed):
             return self._failed(found)
         pairs = [(found.log_probs, self.truth.log_probs)] if found.log_probs else []
-        for replies, temperature in ((found.replies, 1.0), (found.cool_replies, COOL)):
-            if replies:
-                pairs.append(self._said(replies, temperature))
+        if sampled := [one for one in ((found.replies, 1.0), (found.cool_replies, COOL)) if one[0]]:
+            truth = self._plain(*(([row for row, _ in replies], temperature) for replies, temperature in sampled))
+            if isinstance(truth, Failed):
+                return Cell(FAILS, why=f"plain transformers fails on sampled rows: {truth}")
+            said = [[log_probs for _, log_probs in replies] for replies, _ in sampled]
+            pairs += [(ours, theirs.log_probs) for ours, theirs in zip(said, truth, strict=True)]
         return self._verdict(found, *pairs)
-
-    def _said(self, replies: list[Reply], temperature: float) -> tuple[Numbers, Numbers]:
-        """What sampling said of its words, and what the model says of them."""
-        truth = self._plain([row for row, _ in replies], temperature)
-        return [said for _, said in replies], truth.log_probs
 
     def _two_ranks(self, sizes: dict[str, int]) -> Cell:
         meeting = self._meeting(str(sizes))

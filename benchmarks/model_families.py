@@ -213,18 +213,20 @@ CHANGES: dict[str, dict[str, Any]] = {
 CHANGES |= {name: {"text_config": CHANGES[f"{name}_text"]} for name in ("cohere_compass", "qwen4_exp")}
 
 
-def config_of(model_type: str, **changes: Any) -> Any:
+def model_class(model_type: str) -> Any:
+    """The class of this type's models."""
+    from transformers import CONFIG_MAPPING
+
+    return auto_class(model_type)._model_mapping[CONFIG_MAPPING[model_type]]
+
+
+def build(model_type: str, folder: Path) -> None:
+    """Save a tiny model of a type with random weights, and a tokenizer."""
+    import torch
     from transformers import CONFIG_MAPPING
 
     config_class = CONFIG_MAPPING[model_type]
-    return config_class(**shrunk(config_class, **(CHANGES.get(model_type, {}) | changes)))
-
-
-def build(model_type: str, folder: Path, **changes: Any) -> None:
-    """Save a tiny model of a type with random weights, and a tokenizer."""
-    import torch
-
-    config = config_of(model_type, **changes)
+    config = config_class(**shrunk(config_class, **CHANGES.get(model_type, {})))
     torch.manual_seed(0)
     model = auto_class(model_type).from_config(config, dtype=torch.float32)
     spread(model)

@@ -58,8 +58,6 @@ class Found:
     """Why another path was taken, if one was."""
     spread: float = 0.0
     """Standard deviation of the log-probabilities of all words."""
-    sees_ahead: float = 0.0
-    """How far words change log-probabilities before them."""
 
 
 def rows() -> list[Row]:
@@ -101,22 +99,23 @@ def batch(some: list[Row]) -> DataProto:
 # The truth.
 
 
-def plain(folder: str, model_type: str, some: list[Row], temperature: float = 1.0) -> Found:
-    """What transformers itself says of rows."""
+def plain(folder: str, model_type: str, *several: tuple[list[Row], float]) -> list[Found]:
+    """What transformers itself says of rows at a temperature."""
     model = auto_class(model_type).from_pretrained(folder, dtype=torch.float32).eval()
-    found, spread = Found(), []
     with torch.no_grad():
-        for prompt, response in some:
-            ids = torch.tensor([[*prompt, *response]])
-            logits_TV = model(ids).logits[0, len(prompt) - 1 : -1].float() / temperature
-            all_TV = logits_TV.log_softmax(-1)
-            found.log_probs.append(all_TV.gather(-1, ids[0, len(prompt) :, None])[:, 0].tolist())
-            found.entropies.append((-(all_TV.exp() * all_TV).sum(-1)).tolist())
-            spread.append(float(all_TV.std()))
-        prompt, response = some[0]
-        whole, alone = (model(torch.tensor([ids])).logits[0, : len(prompt)] for ids in ([*prompt, *response], prompt))
-    found.spread = sum(spread) / len(spread)
-    found.sees_ahead = float((whole.log_softmax(-1) - alone.log_softmax(-1)).abs().max())
+        return [_said(model, some, temperature) for some, temperature in several]
+
+
+def _said(model: Any, some: list[Row], temperature: float) -> Found:
+    found, spreads = Found(), []
+    for prompt, response in some:
+        ids = torch.tensor([[*prompt, *response]])
+        logits_TV = model(ids).logits[0, len(prompt) - 1 : -1].float() / temperature
+        all_TV = logits_TV.log_softmax(-1)
+        found.log_probs.append(all_TV.gather(-1, ids[0, len(prompt) :, None])[:, 0].tolist())
+        found.entropies.append((-(all_TV.exp() * all_TV).sum(-1)).tolist())
+        spreads.append(float(all_TV.std()))
+    found.spread = sum(spreads) / len(spreads)
     return found
 
 

@@ -1,12 +1,18 @@
 """Whatever a family of models is like, a path of computing gives what plain transformers gives, or says why not."""
 
+import os
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from benchmarks import check_models
-from benchmarks.check_models import COLUMNS, FAULTS, Family
+from benchmarks import check_models, models_page
+from benchmarks.check_models import COLUMNS, FAULTS, REFUSED, WRONG, Cell, Check, Family
+from benchmarks.forks import Failed, together
 from benchmarks.model_families import model_types
+from benchmarks.model_paths import Found
+from rl_core.errors import ModelError
 
 FAMILIES = {
     "llama": "a plain decoder",
@@ -38,3 +44,43 @@ def test_a_plain_decoder_is_right_on_every_path(found: dict[str, Family]) -> Non
 def test_all_families_are_asked_for() -> None:
     assert set(FAMILIES) <= set(model_types())
     assert len(model_types()) > 200
+
+
+@pytest.mark.parametrize("value", [-1.01, float("nan"), float("-inf")])
+def test_another_log_probability_is_wrong_even_if_it_is_no_number(tmp_path: Path, value: float) -> None:
+    check = Check("llama", tmp_path)
+    check.truth, check.alike = Found([[-1.0, -2.0]]), 1e-4
+    assert check._path(Found([[-1.00001, -2.0]])).verdict == "equal"
+    assert check._path(Found([[value, -2.0]])).verdict == WRONG
+    assert check._path(Found([[value, -2.0]], falls_back="rows differ")).verdict == WRONG
+
+
+def _refuse() -> None:
+    raise ModelError("heads do not divide")
+
+
+def _break() -> None:
+    raise KeyError("hidden_size")
+
+
+def test_a_call_that_raises_dies_or_hangs_is_an_answer() -> None:
+    calls = [(_refuse, ()), (_break, ()), (os._exit, (3,)), (time.sleep, (60,)), (abs, (-2,))]
+    refused, broken, died, hung, fine = together(calls, limit_s=20)
+    assert fine == 2
+    assert refused == Failed(True, "ModelError", "heads do not divide")
+    assert [one.by_name for one in (broken, died, hung)] == [False] * 3
+    assert [one.kind for one in (broken, died, hung)] == ["KeyError", "died", "TimeoutError"]
+
+
+def test_the_page_gives_each_reason_once() -> None:
+    why = [
+        f"rows of {name}ForCausalLM differ from the model's own forward by up to {size}"
+        for name, size in (("A", 2), ("B", 3))
+    ]
+    families = [
+        Family(name, {path: Cell(REFUSED, why=one) for path in COLUMNS}) for name, one in zip("ab", why, strict=True)
+    ]
+    page = models_page.text([*families, Family("c", not_built="no tiny config")], COLUMNS, 1e-4)
+    assert page.count("rows of the model differ from the model's own forward") == 1
+    assert "refused (1)" in page and "refused (2)" not in page
+    assert "* `c`: no tiny config" in page
