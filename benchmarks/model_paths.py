@@ -123,20 +123,11 @@ def _said(model: Any, some: list[Row], temperature: float) -> Found:
 
 
 def bundle_of(folder: str) -> Any:
-    """The model as workers load it; of one that also sees, what text needs."""
+    """The model as workers load it that train on text."""
     from rl_core.models.bundle import ModelBundle
-    from rl_core.models.family import load_policy, sees_pictures
-    from rl_core.models.tokenizer import load_tokenizer
     from schemas.recipe import ModelConfig
 
-    config = ModelConfig(path=folder)
-    if not sees_pictures(folder):
-        return ModelBundle(folder, config)
-    # A processor wants files that a tiny model has not; without one, rows without pictures are computed all the same.
-    bundle: Any = object.__new__(ModelBundle)
-    bundle.source, bundle.config, bundle.processor = folder, config, None
-    bundle.tokenizer, bundle.policy = load_tokenizer(folder), load_policy(folder, config)
-    return bundle
+    return ModelBundle(folder, ModelConfig(path=folder), text_alone=True)
 
 
 def backend_of(folder: str, rank_info: RankInfo, lora: Any = None) -> Any:
