@@ -80,7 +80,7 @@ def multiplied_as_bfloat16(dtype: torch.dtype) -> Iterator[None]:
         yield
         return
     # It cannot be asked of a single product, and torch's older switch for it slows thin ones.
-    settings = torch.backends.mkldnn.matmul
+    settings: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
     before = settings.fp32_precision
     settings.fp32_precision = "bf16"
     try:

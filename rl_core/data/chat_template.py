@@ -69,8 +69,9 @@ class ChatTemplate:
 
     def _shaped(self, message: Mapping[str, Any]) -> Message:
         content = message.get("content")
-        is_text = isinstance(content, str) and self.takes_parts
-        return {**message, "content": _part(content)} if is_text else dict(message)
+        if isinstance(content, str) and self.takes_parts:
+            return {**message, "content": _part(content)}
+        return dict(message)
 
     def _continued(self, messages: Sequence[Mapping[str, Any]]) -> str:
         said = text_of(messages[-1])

@@ -29,7 +29,7 @@ class Speaker:
         prompt, stop_ids = self.chat.encode(question.messages), tuple(sorted(self.chat.stop_ids))
         longest = longest_row_of(self.policy.language_model)
         room = question.max_new_tokens if longest is None else longest.num_tokens - len(prompt)
-        if room < 1:
+        if longest is not None and room < 1:
             raise DataError(
                 f"the conversation has {len(prompt)} tokens; begin a new one, since the model {longest.why}"
             )

@@ -22,6 +22,7 @@ import torch.distributed as dist
 from rl_core.distributed.outside import PROJECT, Outside
 from rl_core.errors import RecipeError
 from rl_core.models.bundle import ModelBundle, TextBundle
+from rl_core.models.stored_weights import renamed_in_checkpoints
 from rl_core.rank_info import RankInfo
 from rl_core.rollout.decode import Reply, Request, Sampling, StopReason
 from rl_core.rollout.dedicated import Receiver, Replica
@@ -138,12 +139,9 @@ def checkpoint_name(parameter: str) -> str:
 
 def check_model(model: Any, bundle: ModelBundle) -> None:
     """Raises: RecipeError for a model that vLLM would refuse in its own words."""
-    from transformers.core_model_loading import revert_weight_conversion
-
     if bundle.processor is not None:
         raise RecipeError(f"rollout.engine: vllm samples text alone, and {bundle.source} sees pictures; use dedicated")
-    other = sorted(revert_weight_conversion(model, named := dict(model.named_parameters())).keys() - named.keys())
-    if other:
+    if other := renamed_in_checkpoints(model):
         raise RecipeError(
             f"rollout.engine: vllm reads weights by the names of a checkpoint, and this model's are not those of its "
             f"parameters ({other[0]} among them); use dedicated"

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from rl_core.data_proto import DataProto
 from rl_core.dispatch import Collect, distributed
@@ -92,11 +93,13 @@ class WeightSync:
         self._synced = None
         weights = self._on_wire(sent_weights(self.backend, self.mode, averaged=version.averaged), expected)
         num_buckets, num_bytes = self._send(weights)
+        # Before anything on the sending rank alone may fail: a rank that is gone would be waited for.
+        asked = self._asked(version) if num_compared < NUM_COMPARED else None
         if self._sends:
             self.rollout.finish_sync(version, expected, self.dtype)
+            if asked is not None:
+                self._compare(version, *asked)
             self._synced = version
-        if num_compared < NUM_COMPARED:
-            self._compare(version)
         return SyncReport(version, num_buckets, num_bytes, time.perf_counter() - start)
 
     def _held(self) -> tuple[WeightVersion | None, int]:
@@ -105,16 +108,18 @@ class WeightSync:
         dist.broadcast_object_list(held, src=0)
         return held[0], held[1]
 
-    def _compare(self, version: WeightVersion) -> None:
-        """Raises: WeightMismatch when the engine says other things of the same inputs than the trainer does."""
+    def _asked(self, version: WeightVersion) -> tuple[Tensor, float]:
+        """What the trainer says of some inputs, and how far the engine may be from it. Collective."""
         coarsest = max(self.dtype, DTYPES[self.backend.fsdp_cfg.param_dtype], key=lambda one: torch.finfo(one).eps)
-        said_N, bound = self.backend.probe(coarsest, averaged=version.averaged)
-        if not self._sends:
-            return
+        return self.backend.probe(coarsest, averaged=version.averaged)
+
+    def _compare(self, version: WeightVersion, said_N: Tensor, bound: float) -> None:
+        """Raises: WeightMismatch when the engine says other things of the same inputs."""
         for rank, found_N in enumerate(self.rollout.probe()):
             if found_N is not None and (found := difference(said_N, found_N, bound)):
-                self._synced = None
-                raise WeightMismatch(f"rollout engine rank {rank}, weights {version}: {found}")
+                raise WeightMismatch(
+                    f"rollout engine rank {rank}, weights {version}: it does not say what the trainer says: {found}"
+                )
         self._num_compared += 1
 
     def _kept_checksums(self) -> dict[str, Checksum]:

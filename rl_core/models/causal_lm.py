@@ -122,7 +122,8 @@ class CausalLMPolicy(nn.Module):
         is_plain = isinstance(projection, nn.Module) and is_plain_head(projection)
         if is_plain and projection.weight.is_cpu and projection.weight.dtype is torch.bfloat16:
             # In the format that a product which is not rounded wants both factors in.
-            self._wide_head = projection.weight.detach().float()
+            weight: Any = projection.weight
+            self._wide_head = weight.detach().float()
         try:
             with packed_weights(self.model, leave=projection if is_plain else None) as packed:
                 yield packed

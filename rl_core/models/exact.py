@@ -198,7 +198,8 @@ class _Attend(torch.autograd.Function):
         # A query that sees nothing is padding, and nothing follows from it.
         mask = (sees_BQL | ~sees_BQL.any(-1, keepdim=True))[:, None]
         with torch.enable_grad():
-            seen = torch.nn.functional.scaled_dot_product_attention(*wide, mask, scale=ctx.scale)
+            query, key, value = wide
+            seen = torch.nn.functional.scaled_dot_product_attention(query, key, value, mask, scale=ctx.scale)
             grads = torch.autograd.grad(seen, wide, grad.float())
         return (*(one.to(state.dtype) for one, state in zip(grads, states, strict=True)), None, None)
 

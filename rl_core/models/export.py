@@ -73,6 +73,8 @@ def trained_policy(bundle: Any, trained: dict[str, Tensor], lora: LoraConfig | N
 
     Raises: ValueError on weights that it does not have.
     """
+    from transformers import PreTrainedModel
+
     policy = bundle.load_policy()
     if lora is not None:
         inject_lora(policy, lora, seed=0)
@@ -81,7 +83,7 @@ def trained_policy(bundle: Any, trained: dict[str, Tensor], lora: LoraConfig | N
         raise ValueError(f"trained weights the model does not have: {unexpected[:3]}")
     for module in policy.modules():
         # What a GPU attends with; this copy computes on the CPU.
-        if getattr(getattr(module, "config", None), "_attn_implementation", "").startswith("flash"):
+        if isinstance(module, PreTrainedModel) and str(module.config._attn_implementation).startswith("flash"):
             module.set_attn_implementation("sdpa")
     return policy.eval()
 

@@ -50,7 +50,7 @@ def projection_scale(model: Any) -> float | None:
     projection = model.get_output_embeddings()
     if not isinstance(projection, nn.Module) or not isinstance(getattr(projection, "weight", None), Tensor):
         return None
-    weight = projection.weight
+    weight: Any = projection.weight
     generator = torch.Generator().manual_seed(0)
     states_NH = torch.randn(NUM_PROBES, weight.shape[-1], generator=generator).to(weight)
     scale: float | None = None

@@ -112,8 +112,7 @@ class Truth:
         found = []
         for truth, row in zip(self.log_probs, log_probs_BT.float().tolist(), strict=True):
             for theirs, ours in zip(truth, row, strict=False):
-                difference = abs(theirs - ours)
-                found.append(difference if difference == difference else float("inf"))
+                found.append(abs(theirs - ours) if ours == ours else float("inf"))
         return found
 
 
@@ -210,7 +209,7 @@ def truth_of(policy: CausalLMPolicy) -> Truth:
                 ) from error
             all_TV = logits_LV[len(prompt) - 1 : -1].log_softmax(-1)
             if not bool(all_TV.isfinite().all()):
-                raise ModelError(_no_numbers(model))
+                raise ModelError(f"{type(model).__name__}: the model's own log-probabilities are no numbers")
             log_probs.append(tuple(all_TV.gather(-1, ids[0, len(prompt) :, None])[:, 0].tolist()))
             spreads.append(float(all_TV.std()))
     return Truth(prompts, responses, tuple(log_probs), sum(spreads) / len(spreads))
@@ -279,6 +278,7 @@ def _rows(model: Any) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[tuple[in
             if name.endswith(("_token_id", "_token_index", "_ids")):
                 special |= set(value) if isinstance(value, list | tuple) else {value}
     longest = longest_row_of(model)
+    most = sys.maxsize if longest is None else longest.num_tokens
     words = [word for word in range(config.get_text_config().vocab_size) if word not in special]
     generator = torch.Generator().manual_seed(0)
 
@@ -286,10 +286,10 @@ def _rows(model: Any) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[tuple[in
         places = torch.randint(len(words), (length,), generator=generator).tolist()
         return tuple(words[place] for place in places)
 
-    prompts = tuple(draw(length) for length in PROMPTS)
-    room = [sys.maxsize if longest is None else max(1, longest.num_tokens - length) for length in PROMPTS]
-    responses = zip(room, RESPONSES, strict=True)
-    return prompts, tuple(tuple(draw(min(length, most)) for length in group) for most, group in responses)
+    prompts = tuple(draw(min(length, max(1, most // 2))) for length in PROMPTS)
+    rooms = [max(1, most - len(prompt)) for prompt in prompts]
+    responses = zip(rooms, RESPONSES, strict=True)
+    return prompts, tuple(tuple(draw(min(length, room)) for length in group) for room, group in responses)
 
 
 def _why_it_differs(truth: Truth, compute: Callable[[], Tensor]) -> str | None:
@@ -394,12 +394,6 @@ def same_attention(model: Any) -> Iterator[None]:
     finally:
         if model.config._attn_implementation != before:
             model.set_attn_implementation(before)
-
-
-def _no_numbers(model: Any) -> str:
-    return (
-        f"{type(model).__name__}: the model's own log-probabilities are no numbers, though all its weights are finite"
-    )
 
 
 def _first_line(error: BaseException) -> str:

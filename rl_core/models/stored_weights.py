@@ -162,3 +162,11 @@ def check_read_back(expected: dict[str, Saved], model: nn.Module, where: str) ->
             f"{where}: {len(bad)} of {len(expected)} tensors were not read back as they were to be written, first "
             f"{', '.join(bad[:NUM_NAMED])}. Nothing was registered"
         )
+
+
+def renamed_in_checkpoints(model: Any) -> list[str]:
+    """Names in a checkpoint of what transformers holds under other names, such as experts that it fuses."""
+    from transformers.core_model_loading import revert_weight_conversion
+
+    named = dict(model.named_parameters())
+    return sorted(revert_weight_conversion(model, named).keys() - named.keys())

@@ -7,7 +7,7 @@ import random
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -25,14 +25,15 @@ from rl_core.peak_memory import peak_bytes
 from rl_core.rank_info import RankInfo
 from rl_core.train import alone, checkpoint, sharding
 from rl_core.train.asking import asking
+from rl_core.train.bundle import Bundle
 from rl_core.train.ema import EmaShadow, local_part
 from rl_core.train.gradients import clip_gradients
 from rl_core.train.lora import AVERAGED, adapter_in_use, inject_lora, is_averaged, trained_name
 from rl_core.train.meshes import Meshes
-from rl_core.train.modes import evaluation_mode, learning_mode
+from rl_core.train.modes import evaluation_mode
 from rl_core.train.offload import Parked
 from rl_core.train.optimizer import make_optimizer, make_scheduler
-from rl_core.train.same_policy import check_exact, check_same_policy
+from rl_core.train.same_policy import settle_wrapped
 from rl_core.train.sequence_parallel import SequenceParallel, check_sequence_parallel
 from rl_core.train.tensor_parallel import apply_tensor_parallel
 from rl_core.train.wire import WeightVersion
@@ -42,28 +43,8 @@ from schemas.recipe import (
     FSDPConfig,
     LoraConfig,
     LrSchedulerConfig,
-    ModelConfig,
     OptimizerConfig,
 )
-
-
-class Bundle(Protocol):
-    """What a model of any kind is to the backend."""
-
-    policy: Any
-    """What is trained: `model` gets the adapters, at `lora_targets`; `block_classes` are wrapped one by one."""
-
-    def load_policy(self) -> Any:
-        """The policy before training, anew."""
-        ...
-
-    def said_by(self, policy: Any, device: torch.device) -> Tensor:
-        """What a policy says of fixed inputs, [N], on the CPU."""
-        ...
-
-    def export(self, trained: dict[str, Tensor], lora: LoraConfig | None, out: Path, live: Live) -> None:
-        """Write the policy with these trained weights, if what was written says what the live policy says."""
-        ...
 
 
 class FSDPBackend:
@@ -102,11 +83,8 @@ class FSDPBackend:
         self.trainable = {name: value for name, value in self.policy.named_parameters() if value.requires_grad}
         self._unsharded = [value for value in sharding.unsharded_parameters(self.policy) if value.requires_grad]
         self.ema = self._make_ema()
-        self._learn()
-        self._make_exact()
-        check_same_policy(self.policy, fsdp_cfg, rank_info)
-        sharding.reshard(self.policy)
-        for model in self._models:
+        settle_wrapped(self)
+        for model in self.models:
             # Before FSDP's own hook, which would read the parameters.
             model.register_forward_pre_hook(lambda *_: self._check_onloaded("a forward pass"), prepend=True)
         self.optimizer = make_optimizer(self.trainable.values(), optimizer_cfg)
@@ -135,19 +113,6 @@ class FSDPBackend:
             check_sequence_parallel(policy.language_model, self.rank_info.sp_size, self.rank_info.tp_size)
             policy.sequence_parallel = SequenceParallel(self.meshes.sp_group)
         sharding.shard(policy, blocks(policy), self.fsdp_cfg, self.meshes.shard)
-
-    def _make_exact(self) -> None:
-        config: ModelConfig | None = getattr(self.bundle, "config", None)
-        if config is None or not config.exact:
-            return
-        for model in self._models:
-            model.make_exact()
-        with self.gathered() as policy:
-            check_exact(policy)
-
-    def _learn(self) -> None:
-        config: ModelConfig | None = getattr(self.bundle, "config", None)
-        learning_mode(self.policy, own_dropout=config is not None and config.dropout)
 
     def _frozen_copy(self) -> Any:
         """The policy before training. It takes no steps, so it is stored in the format it computes in."""
@@ -178,29 +143,32 @@ class FSDPBackend:
         torch.manual_seed(own_seed)
 
     @property
-    def _models(self) -> list[Any]:
+    def models(self) -> list[Any]:
+        """Every wrapped model: what is trained, the reference, the average."""
         return [model for model in (self.policy, self.reference, self.mirror) if model is not None]
 
     def enable_packing(self) -> None:
         """Let every model take rows end to end. Raises: ModelError when the architecture cannot."""
-        for model in self._models:
+        for model in self.models:
             model.enable_packing()
 
     def enable_prompt_sharing(self) -> bool:
         """Let every model compute the prompt of siblings once. Returns: whether all can."""
-        return all([model.enable_prompt_sharing() for model in self._models])
+        return all([model.enable_prompt_sharing() for model in self.models])
 
     @distributed(execute=Execute.RANK_ZERO)
     def notes(self) -> list[str]:
         """A line for everything about the model that is computed otherwise than usual, and why."""
-        paths: Paths | None = getattr(self.policy, "paths", None)
-        return [] if paths is None else paths.notes(type(self.policy.language_model).__name__)
+        return [] if self._paths is None else self._paths.notes(type(self.policy.language_model).__name__)
 
     @property
     def pads(self) -> bool:
         """Whether rows of different lengths may be computed in one batch."""
-        paths: Paths | None = getattr(self.policy, "paths", None)
-        return paths is None or paths.why_not(Way.PADDED) is None
+        return self._paths is None or self._paths.why_not(Way.PADDED) is None
+
+    @property
+    def _paths(self) -> Paths | None:
+        return getattr(self.policy, "paths", None)
 
     @property
     def rolls_out_average(self) -> bool:
@@ -327,7 +295,7 @@ class FSDPBackend:
 
     def _reshard(self) -> None:
         # Gathered copies may outlive a forward pass; after a write to the shards they would be stale.
-        for model in self._models:
+        for model in self.models:
             sharding.reshard(model)
 
     def save(self, folder: str) -> None:
@@ -401,7 +369,7 @@ class FSDPBackend:
         if self._parked is not None:
             return 0
         self._reshard()
-        parameters = [parameter for model in self._models for parameter in model.parameters()]
+        parameters = [parameter for model in self.models for parameter in model.parameters()]
         tensors: list[Any] = [*parameters, *(one.grad for one in parameters if one.grad is not None)]
         tensors += [] if self.ema is None else self.ema.shadow.values()
         tensors += [value for state in self.optimizer.state.values() for value in state.values()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -35,7 +36,9 @@ def inject_lora(policy: Any, config: LoraConfig, seed: int, *, averaged: bool = 
         exclude_modules=_left_out(policy.model, config.target_modules or policy.lora_targets),
     )
     peft_config._register_custom_module({nn.Linear: AdaptedLinear})
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        # peft warns that its own merge of an adapter beside a tied matrix is wrong; ours unties (`merging`).
+        warnings.filterwarnings("ignore", message="Model has `tie_word_embeddings=True`")
         torch.manual_seed(seed)
         policy.model = get_peft_model(policy.model, peft_config)
         if averaged:

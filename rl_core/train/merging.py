@@ -130,7 +130,8 @@ def _below(layer: Any) -> str:
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     depth = "base_layer."
-    inner = layer.base_layer
+    inner: Any = layer.base_layer
     while isinstance(inner, BaseTunerLayer):
-        depth, inner = depth + "base_layer.", inner.base_layer
+        outer: Any = inner
+        depth, inner = depth + "base_layer.", outer.base_layer
     return depth + getattr(layer, "parameter_name", "weight")

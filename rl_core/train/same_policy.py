@@ -14,11 +14,29 @@ import torch
 from rl_core.errors import ModelError
 from rl_core.models.probe import ALIKE, Path, as_judged, row_by_row, same_attention
 from rl_core.rank_info import RankInfo
-from schemas.policy import FSDPConfig
+from rl_core.train import sharding
+from rl_core.train.modes import learning_mode
+from schemas.policy import FSDPConfig, ModelConfig
 from schemas.section import DType
 
 ALIKE_ROUNDED = 0.1
 """In bfloat16: the mean difference of log-probabilities, by how far they lie apart, that rounding stays well below."""
+
+
+def settle_wrapped(backend: Any) -> None:
+    """What is done once to an FSDPBackend's policy after the wrap. Collective. Raises: ModelError.
+
+    It takes the mode of passes that learn, computes exactly where the recipe says so, and is compared with the model.
+    """
+    config: ModelConfig | None = getattr(backend.bundle, "config", None)
+    learning_mode(backend.policy, own_dropout=config is not None and config.dropout)
+    if config is not None and config.exact:
+        for model in backend.models:
+            model.make_exact()
+        with backend.gathered() as policy:
+            check_exact(policy)
+    check_same_policy(backend.policy, backend.fsdp_cfg, backend.rank_info)
+    sharding.reshard(backend.policy)
 
 
 def check_same_policy(policy: Any, config: FSDPConfig, rank_info: RankInfo) -> None:

@@ -22,7 +22,7 @@ from rl_core.distributed import Block, DataProtoRef, DevicePool, Remote
 from rl_core.errors import RewardError
 from rl_core.rollout.decode import StopReason
 from rl_core.train.critic import critic_metrics
-from rl_core.trainers.drift import check_delta
+from rl_core.trainers.drift import watch_delta
 from rl_core.trainers.env_metrics import environment_metrics
 from rl_core.trainers.measures import row_measures
 from rl_core.trainers.progress import ProgressEvent, announce
@@ -89,10 +89,8 @@ class Trainer(ABC):
     def total_steps(self) -> int:
         return self.recipe.training.num_iterations * self.recipe.training.steps_per_iteration
 
-    @property
-    def held_out_scores(self) -> tuple[str, ...]:
-        """Columns of `play_held_out`, besides the reward, whose means belong into the evaluation."""
-        return ()
+    held_out_scores: tuple[str, ...] = ()
+    """Columns of `play_held_out`, besides the reward, whose means belong into the evaluation."""
 
     @abstractmethod
     def build(self) -> None:
@@ -230,9 +228,7 @@ class Trainer(ABC):
             trained = self.train(batches)
         for name, batch in batches.items():
             metrics[name] |= trained[name]
-            limit = self.tracks[name].max_delta_log_prob
-            if warning := check_delta(trained[name], limit, self.step_count + 1):
-                announce(ProgressEvent("note", self.step_count + 1, self.total_steps, text=warning))
+            watch_delta(trained[name], self.tracks[name].max_delta_log_prob, self.step_count + 1, self.total_steps)
             metrics[name] |= self._adapt(self.tracks[name], metrics[name], len(batch))
             num_tokens = float(batch.tensor("num_tokens").sum())
             metrics[name]["train_tokens_per_second"] = num_tokens / self._seconds["train"]

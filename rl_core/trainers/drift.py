@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping
 
 from rl_core.errors import ModelError
+from rl_core.trainers.progress import ProgressEvent, announce
 from schemas.recipe import Recipe
 from schemas.rollout import EngineKind
 from schemas.section import DType
@@ -35,6 +36,12 @@ def delta_limit(recipe: Recipe) -> float | None:
     if rollout.engine is EngineKind.VLLM:
         return OWN_ENGINE
     return FLOAT32 if recipe.fsdp.param_dtype is DType.FLOAT32 else BFLOAT16
+
+
+def watch_delta(metrics: Mapping[str, float], limit: float | None, step: int, total_steps: int) -> None:
+    """`check_delta`, its warning announced."""
+    if warning := check_delta(metrics, limit, step):
+        announce(ProgressEvent("note", step, total_steps, text=warning))
 
 
 def check_delta(metrics: Mapping[str, float], limit: float | None, step: int) -> str | None:

@@ -58,8 +58,9 @@ class TamperingEngine(DedicatedEngine):
             self._flip()
 
     def twist(self) -> None:
-        """Turn positions further than the trainer does: no weight, so no checksum tells."""
-        self.replica.policy.language_model.model.rotary_emb.inv_freq.mul_(1.5)
+        """Make the last norm give next to nothing: that takes no weight, so no checksum tells."""
+        norm: Any = self.replica.policy.language_model.model.norm
+        norm.eps = norm.variance_epsilon = 1e4
 
     def finish_sync(self, version: WeightVersion, expected: dict[str, Checksum], dtype: torch.dtype) -> None:
         self._flip()

@@ -15,7 +15,6 @@ from schemas.receipts import EvalReceipt
 from tests.command import answer
 from tests.e2e.conftest import train_here, working_in
 from tests.e2e.outcomes import run_folder
-from tests.models.tiny_causal import CASES, save
 
 pytestmark = pytest.mark.slow
 
@@ -66,13 +65,18 @@ def test_the_gate_judged_the_very_weights_that_are_registered(
     tiny_recipe: Path, tiny_model_dir: Path, tmp_path: Path, ray_cluster: None, prefect_harness: None
 ) -> None:
     """In bfloat16 the adapters of a policy are finer than what is stored of them: another model, if only just."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
     from flows.rl_evaluate import rl_evaluate
 
-    home, base = tmp_path / "home", save(CASES["tied head"], tiny_model_dir, tmp_path / "base", torch.bfloat16)
+    home, base = tmp_path / "home", tmp_path / "base"
+    AutoModelForCausalLM.from_pretrained(tiny_model_dir, dtype=torch.bfloat16).save_pretrained(base)
+    AutoTokenizer.from_pretrained(tiny_model_dir).save_pretrained(base)
     values = yaml.safe_load(tiny_recipe.read_text()) | {
         "model": {"path": str(base)},
         "fsdp": {"param_dtype": "bfloat16"},
-        "lora": {"rank": 4, "alpha": 8, "target_modules": ["q_proj", "v_proj", "lm_head"]},
+        "lora": {"rank": 4, "alpha": 8},
+        "optimizer": {"learning_rate": 0.03},
         "training": {"num_iterations": 1, "steps_per_iteration": 3, "prompts_per_step": 8},
     }
     (tmp_path / "bf16.yaml").write_text(yaml.safe_dump(values))

@@ -14,6 +14,7 @@ from rl_core.demo.contestants import Question
 from rl_core.demo.speaker import Speaker
 from rl_core.models.bundle import ModelBundle
 from rl_core.models.causal_lm import CausalLMPolicy
+from rl_core.models.comparison import Live
 from rl_core.models.export import export_policy
 from rl_core.models.turns import CannotContinue
 from rl_core.rank_info import RankInfo
@@ -25,7 +26,7 @@ from rl_core.train.lora import inject_lora
 from schemas.policy import ExportKind
 from schemas.preference import PreferenceConfig
 from schemas.recipe import DType, LoraConfig, ModelConfig
-from schemas.rollout import RolloutConfig
+from schemas.rollout import RolloutConfig, SyncMode
 
 END, BASE_END = "<|im_end|>", "<|unk|>"
 
@@ -58,10 +59,14 @@ def both_ends(tokenizer: Any) -> list[int]:
     return sorted(tokenizer.convert_tokens_to_ids([END, BASE_END]))
 
 
+def live_of(bundle: ModelBundle) -> Live:
+    return Live(bundle.said_by(bundle.policy.eval(), torch.device("cpu")), torch.float32)
+
+
 def engine_of(folder: Path, template: str | None = None, **env_options: dict[str, Any]) -> RolloutEngine:
     bundle = ModelBundle(str(folder), ModelConfig(path=str(folder)))
     bundle.tokenizer.chat_template = template or bundle.tokenizer.chat_template
-    replica = Replica(bundle, None, DType.FLOAT32, RankInfo(0, 1, "cpu", 1))
+    replica = Replica(bundle, None, SyncMode.FULL, DType.FLOAT32, RankInfo(0, 1, "cpu", 1))
     return RolloutEngine(replica, RolloutConfig(), env_options, {}, 0)
 
 
@@ -74,7 +79,7 @@ def test_an_export_stops_where_training_stopped(base_model_dir: Path, tmp_path: 
     if lora is not None:
         inject_lora(policy, lora, seed=0)
     trained = {name: value.detach() for name, value in policy.named_parameters() if value.requires_grad}
-    export_policy(bundle, trained, lora, tmp_path / "out")
+    export_policy(bundle, trained, lora, tmp_path / "out", live_of(bundle))
     assert GenerationConfig.from_pretrained(tmp_path / "out").eos_token_id == both_ends(bundle.tokenizer)
 
 
@@ -82,7 +87,7 @@ def test_an_export_of_a_model_with_one_end_keeps_it(tiny_model_dir: Path, tmp_pa
     from transformers import GenerationConfig
 
     bundle = ModelBundle(str(tiny_model_dir), ModelConfig(path=str(tiny_model_dir)))
-    export_policy(bundle, {}, None, tmp_path / "out")
+    export_policy(bundle, {}, None, tmp_path / "out", live_of(bundle))
     assert GenerationConfig.from_pretrained(tmp_path / "out").eos_token_id == bundle.tokenizer.eos_token_id
 
 
@@ -119,5 +124,5 @@ def test_answers_of_pairs_end_as_replies_do(base_model_dir: Path, tiny_model_dir
     }
     for folder in (base_model_dir, tiny_model_dir):
         tokenizer = ModelBundle(str(folder), ModelConfig(path=str(folder))).tokenizer
-        pair = PairEncoder(ChatFormat(tokenizer, {}), PreferenceConfig())(item)
+        pair = PairEncoder(ChatFormat(tokenizer, {}), PreferenceConfig(), 512)(item)
         assert tokenizer.decode(pair.chosen) == f"2{END}"

@@ -13,6 +13,7 @@ from rl_core.data.prompt_lengths import LengthCounter
 from rl_core.errors import DataError, ModelError
 from rl_core.models.bundle import ModelBundle, TextBundle
 from rl_core.models.causal_lm import CausalLMPolicy, blocks
+from rl_core.models.comparison import Live
 from rl_core.models.export import export_policy
 from rl_core.models.family import load_policy
 from rl_core.models.locate import model_shape
@@ -76,7 +77,8 @@ def test_blocks_of_the_language_model_are_wrapped_one_by_one(folder: Path):
 
 def test_an_untrained_export_is_the_checkpoint_it_came_from(folder: Path, tmp_path: Path):
     bundle = TextBundle(str(folder), ModelConfig(path=str(folder)))
-    export_policy(bundle, {}, None, tmp_path / "out")
+    live = Live(bundle.said_by(bundle.policy.eval(), torch.device("cpu")), torch.float32)
+    export_policy(bundle, {}, None, tmp_path / "out", live)
     assert (tmp_path / "out" / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
     before, after = (json.loads((one / "config.json").read_text()) for one in (folder, tmp_path / "out"))
     assert before == after

@@ -68,7 +68,7 @@ def test_the_engine_samples_from_the_weights_of_every_step(
         trainer.load(str(tmp_path))
         engine_pid = trainer.pids()[0]
         os.kill(engine_pid, signal.SIGKILL)
-        with pytest.raises(WorkerDied, match=rf"rank 0 \(DedicatedEngine-0\.\w+, pid {engine_pid}"):
+        with pytest.raises(WorkerDied, match=rf"rank 0 \(DedicatedTextEngine-0\.\w+, pid {engine_pid}"):
             trainer.sync_weights()
 
 

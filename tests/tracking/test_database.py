@@ -50,7 +50,7 @@ def test_a_new_database_stands_alone_in_its_place(made: Path):
 
 @pytest.mark.slow
 def test_first_commands_at_the_same_time_share_one_database(tmp_path: Path):
-    uri = f"sqlite:///{tmp_path}/home/mlflow.db"
+    uri = f"sqlite:///{tmp_path}/fresh/mlflow.db"
     users = [use(uri) for _ in range(4)]
     said = [user.communicate(timeout=200)[1] for user in users]
     assert [user.returncode for user in users] == [0] * 4, said

@@ -26,6 +26,11 @@ from tests.train.jobs import Setup, batch, log_probs, make_both, make_bundle, tr
 from tests.train.ranks import Ranks
 from tests.train.test_export import transformers_log_probs
 
+# What peft's own merge would do wrong is what is tested here.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`"),
+    pytest.mark.filterwarnings("ignore:The following rank_pattern keys did not match"),
+]
 TIED_HEAD, EXPERTS = CASES["tied head"], CASES["fused experts"]
 CLOSE = 1e-5
 

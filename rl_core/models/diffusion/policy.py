@@ -53,7 +53,8 @@ class DiffusionPolicy(nn.Module):
     @property
     def transformer(self) -> nn.Module:
         """The diffusers model, below any adapters."""
-        return self.model.get_base_model() if hasattr(self.model, "peft_config") else self.model
+        # diffusers, too, leaves a `peft_config` on a transformer that it loads adapters into.
+        return self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
 
     @property
     def block_classes(self) -> tuple[str, ...]:

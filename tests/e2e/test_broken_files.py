@@ -1,4 +1,4 @@
-"""A model folder that is not whole ends a run within seconds, with one sentence and the code of a user's error."""
+"""Files that are not whole end a run within seconds, with one sentence and the code of a user's error."""
 
 import shutil
 import time
@@ -23,3 +23,19 @@ def test_a_model_without_its_weights_file_ends_the_run_at_once(
     last = run.lines[-1]
     assert last.startswith(f"error: model.path {model}: cannot be loaded as a causal language model"), run.output
     assert "Traceback" not in run.output
+
+
+def test_a_truncated_checkpoint_ends_the_run_that_would_go_on_from_it_at_once(
+    start: Callable[..., Run], tiny_recipe: Path, tmp_path: Path
+):
+    run = start(tiny_recipe, tmp_path / "home")
+    run.wait_for("train-iteration 1: complete")
+    run.kill()
+    damaged = max((tmp_path / "home").glob("runs/*/checkpoints/iteration-*/policy/rank-0.pt"))
+    damaged.write_bytes(damaged.read_bytes()[:1000])
+    began = time.monotonic()
+    again = start(tiny_recipe, tmp_path / "home")
+    assert again.finish() == 2, again.output
+    assert time.monotonic() - began < PROMPT_S
+    assert again.lines[-1].startswith("error: checkpoint "), again.output
+    assert "cannot be read" in again.lines[-1]
