@@ -40,7 +40,12 @@ def has_other_senses(config: Any) -> bool:
 
 def why_no_pictures(source: str) -> str:
     """What is wrong with a row that shows pictures, where a located model is trained on text, and what is right."""
-    config = _config_of(source)
+    plain = "the row has images, which this language model cannot see; use a vision-language model and domain: vision"
+    try:
+        config = _config_of(source)
+    except ModelError:
+        # A folder of several models, as a unified one's, has no config of its own.
+        return plain
     if config.model_type in FAMILIES:
         return f"the row has images, and this run trains {config.model_type} on text alone; set domain: vision"
     if has_other_senses(config):
@@ -48,7 +53,7 @@ def why_no_pictures(source: str) -> str:
             f"the row has images, and models of type {config.model_type!r} are trained on text alone; leave the row "
             f"out, or use one of the types that are trained on images: {', '.join(sorted(FAMILIES))}"
         )
-    return "the row has images, which this language model cannot see; use a vision-language model and domain: vision"
+    return plain
 
 
 def picture_facts(source: str) -> tuple[str, int]:

@@ -30,6 +30,7 @@ from tests.train.test_export import transformers_log_probs
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`"),
     pytest.mark.filterwarnings("ignore:The following rank_pattern keys did not match"),
+    pytest.mark.filterwarnings("ignore:The following alpha_pattern keys did not match"),
 ]
 TIED_HEAD, EXPERTS = CASES["tied head"], CASES["fused experts"]
 CLOSE = 1e-5
