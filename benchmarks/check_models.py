@@ -64,6 +64,8 @@ class Family:
     """Why there is no tiny model of it."""
     refused: str = ""
     """Why it cannot be loaded; then every cell says so."""
+    revision: str = ""
+    """Of the code that was checked."""
     seconds: float = 0.0
 
 
@@ -266,8 +268,10 @@ def main() -> None:
     asked = args.only.split(",") if args.only else model_families.model_types()
     known = {} if args.only else load()
     FOUND.parent.mkdir(exist_ok=True)
+    found_at = git_revision(Path(__file__).parents[1])
     with FOUND.open("a") as file:
         for family in run([name for name in asked if name not in known], args.jobs):
+            family.revision = found_at
             print(json.dumps(asdict(family)), file=file, flush=True)
             print(show(family), flush=True)
     families = load()

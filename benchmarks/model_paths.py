@@ -124,10 +124,10 @@ def _said(model: Any, some: list[Row], temperature: float) -> Found:
 
 def bundle_of(folder: str) -> Any:
     """The model as workers load it that train on text."""
-    from rl_core.models.bundle import ModelBundle
+    from rl_core.models.bundle import TextBundle
     from schemas.recipe import ModelConfig
 
-    return ModelBundle(folder, ModelConfig(path=folder), text_alone=True)
+    return TextBundle(folder, ModelConfig(path=folder))
 
 
 def backend_of(folder: str, rank_info: RankInfo, lora: Any = None) -> Any:
@@ -256,9 +256,8 @@ def _synced(backend: Any, mode: Any, lora: Any, folder: str) -> Numbers:
     """What a dedicated engine's replica says that was sent the weights."""
     from rl_core.rollout.dedicated import Replica
     from schemas.recipe import DType
-    from schemas.rollout import SyncMode
 
-    replica = Replica(bundle_of(folder), lora if mode is SyncMode.ADAPTER else None, DType.FLOAT32, _alone())
+    replica = Replica(bundle_of(folder), lora, mode, DType.FLOAT32, _alone())
     _send(backend, replica, mode)
     with replica.rollout_policy() as policy:
         return one_by_one(policy).log_probs
