@@ -1,6 +1,6 @@
 """Every family of language models by every path of the product, beside plain transformers: `make check-models`.
 
-    python -m benchmarks.check_models [--only TYPE,TYPE,...] [--jobs N] [--fresh] [--write]
+    python -m benchmarks.check_models [--only TYPE,TYPE,...] [--jobs N] [--fresh] [--write] [--found FILE]
 
 Each path of each family runs in a process of its own with a time limit, forked from one that has imported what they
 need: a crash or a hang is a cell of the table. What was found lies as JSON lines in `build/check-models.jsonl` and is
@@ -25,13 +25,17 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import model_families, model_paths, models_page
-from benchmarks.forks import Failed, apart, together
+from benchmarks.forks import Failed, apart
 from benchmarks.model_paths import COOL, Found, Numbers, Row
+from rl_core.trainers.run_folder import source_revision
 
 FOUND = Path(__file__).parents[1] / "build" / "check-models.jsonl"
+"""Where what was found lies, unless told otherwise."""
 ALIKE = 1e-4
 """Difference of a log-probability or entropy up to which two ways are the same, by the standard deviation of the
 model's log-probabilities, which is about 2 nats for most."""
+LIMIT_S = 300.0
+"""For all paths of a family."""
 MOVED = 10
 """Times as much a training step must move the policy, or the check of its export would see nothing."""
 COLUMNS = ("own forward", "padded", "packed", "shared", "decode", "TP 2", "SP 2", "export", "sync")
@@ -99,28 +103,19 @@ class Check:
         self.truth: Found = truth[0]
         self.cool: Found = truth[1]
         self.alike = ALIKE * self.truth.spread
-        own = apart(model_paths.own, self.model)
-        if isinstance(own, Failed) and own.by_name:
-            cells = dict.fromkeys(COLUMNS, Cell(REFUSED, why=own.message))
-            return Family(self.model_type, cells, refused=own.message)
-        cells = {"own forward": self._own(own)}
-        for name, path in (
-            ("padded", model_paths.padded),
-            ("packed", model_paths.packed),
-            ("shared", model_paths.shared),
-            ("decode", model_paths.decoded),
-        ):
-            cells[name] = self._path(apart(model_paths.in_group, path, self.model, self._meeting(name)))
-        cells["TP 2"] = self._two_ranks({"tp_size": 2})
-        cells["SP 2"] = self._two_ranks({"sp_size": 2})
-        cells["export"], cells["sync"] = self._trained()
+        found = apart(model_paths.all_paths, self.model, str(self.folder), limit_s=LIMIT_S)
+        if isinstance(found, Failed):
+            cell = self._failed(found)
+            is_refused = cell.verdict == REFUSED
+            return Family(self.model_type, dict.fromkeys(COLUMNS, cell), refused=cell.why if is_refused else "")
+        cells = {"own forward": self._own(found["own forward"])}
+        for name in COLUMNS[1:-2]:
+            cells[name] = self._path(found[name])
+        cells["export"], cells["sync"] = self._trained(found)
         return Family(self.model_type, cells)
 
     def _plain(self, *several: tuple[list[Row], float], folder: str = "") -> Any:
         return apart(model_paths.plain, folder or self.model, self.model_type, *several)
-
-    def _meeting(self, name: str) -> str:
-        return str(self.folder / f"meeting of {name}")
 
     def _own(self, found: Any) -> Cell:
         if isinstance(found, Failed):
@@ -146,24 +141,16 @@ class Check:
             pairs += [(ours, theirs.log_probs) for ours, theirs in zip(said, truth, strict=True)]
         return self._verdict(found, *pairs)
 
-    def _two_ranks(self, sizes: dict[str, int]) -> Cell:
-        meeting = self._meeting(str(sizes))
-        found = together([(model_paths.on_two_ranks, (self.model, sizes, rank, meeting)) for rank in (0, 1)])
-        # Of a rank that waited in vain the other one says more.
-        found.sort(key=lambda one: not isinstance(one, Failed) or one.kind == "TimeoutError")
-        return self._path(found[0] if isinstance(found[0], Failed) else max(found, key=lambda one: len(one.log_probs)))
-
-    def _trained(self) -> tuple[Cell, Cell]:
+    def _trained(self, all_found: dict[str, Any]) -> tuple[Cell, Cell]:
         """Export and sync after a step, each the worst of several kinds."""
         exports: dict[str, Cell] = {}
         syncs: dict[str, Cell] = {}
-        for kind, with_lora in (("all weights", False), ("adapters", True)):
-            out = str(self.folder / kind)
-            found = apart(model_paths.trained, self.model, out, with_lora)
+        for kind in model_paths.TRAINED:
+            found = all_found[kind]
             if isinstance(found, Failed):
                 exports[kind] = syncs[kind] = self._failed(found)
                 continue
-            exports[kind] = self._exported(found, out)
+            exports[kind] = self._exported(found, str(self.folder / kind))
             for mode, said in found.synced.items():
                 is_failed = isinstance(said, Failed)
                 name = f"{kind}, sync {mode}"
@@ -171,15 +158,17 @@ class Check:
         return _worst(exports), _worst(syncs)
 
     def _exported(self, found: Found, out: str) -> Cell:
+        if isinstance(found.exported, Failed):
+            return self._failed(found.exported)
         moved = _largest([(found.log_probs, self.truth.log_probs)])
         if moved < MOVED * self.alike:
             return Cell(
                 FAILS, why=f"the step moved the policy by {moved:.1g} only, which is too little to see anything"
             )
-        said = self._plain(self.rows, folder=out)
-        return (
-            self._failed(said) if isinstance(said, Failed) else self._verdict(found, (said.log_probs, found.log_probs))
-        )
+        said = self._plain((self.rows, 1.0), folder=out)
+        if isinstance(said, Failed):
+            return self._failed(said)
+        return self._verdict(found, (said[0].log_probs, found.log_probs))
 
     def _failed(self, found: Failed) -> Cell:
         return Cell(REFUSED if found.by_name else FAILS, why=str(found))
@@ -210,10 +199,10 @@ def _worst(cells: dict[str, Cell]) -> Cell:
     return Cell(cell.verdict, cell.difference, f"{kind}: {cell.why}" if cell.why else kind)
 
 
-def load() -> dict[str, Family]:
-    """What was found before."""
+def load(found: Path) -> dict[str, Family]:
+    """What was found before, the latest of each family."""
     families: dict[str, Family] = {}
-    for line in FOUND.read_text().splitlines() if FOUND.is_file() else []:
+    for line in found.read_text().splitlines() if found.is_file() else []:
         values = json.loads(line)
         values["cells"] = {name: Cell(**cell) for name, cell in values["cells"].items()}
         families[values["model_type"]] = Family(**values)
@@ -235,7 +224,11 @@ def prepare() -> None:
 
     from rl_core.algorithms import algorithms
 
-    for name in ("peft", "rl_core.rollout.dedicated", "rl_core.rollout.next_states", "rl_core.train.stack"):
+    for name in (
+        *("peft", "peft.tuners.lora", "torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor.parallel"),
+        *("rl_core.rollout.decode", "rl_core.rollout.dedicated", "rl_core.rollout.next_states", "rl_core.train.fsdp"),
+        *("rl_core.models.export", "rl_core.models.packed_weights", "rl_core.train.stack", "rl_core.train.wire"),
+    ):
         import_module(name)
     algorithms.resolve({"name": "grpo"}, "algorithm")
     torch.set_num_threads(1)
@@ -262,19 +255,20 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2, help="families at a time")
     parser.add_argument("--fresh", action="store_true", help="forget what was found before")
     parser.add_argument("--write", action="store_true", help="write docs/models.md")
+    parser.add_argument("--found", type=Path, default=FOUND, help="the file of what was found")
     args = parser.parse_args()
     if args.fresh:
-        FOUND.unlink(missing_ok=True)
+        args.found.unlink(missing_ok=True)
     asked = args.only.split(",") if args.only else model_families.model_types()
-    known = {} if args.only else load()
-    FOUND.parent.mkdir(exist_ok=True)
-    found_at = git_revision(Path(__file__).parents[1])
-    with FOUND.open("a") as file:
+    known = {} if args.only else load(args.found)
+    args.found.parent.mkdir(exist_ok=True)
+    revision = source_revision()
+    with args.found.open("a") as file:
         for family in run([name for name in asked if name not in known], args.jobs):
-            family.revision = found_at
+            family.revision = revision
             print(json.dumps(asdict(family)), file=file, flush=True)
             print(show(family), flush=True)
-    families = load()
+    families = load(args.found)
     counts = Counter(cell.verdict for name in asked for cell in families[name].cells.values())
     not_built = sum(bool(families[name].not_built) for name in asked)
     found = ", ".join(f"{counts[verdict]} {verdict}" for verdict in reversed(WORST_FIRST))

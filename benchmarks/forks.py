@@ -5,12 +5,14 @@ from __future__ import annotations
 import multiprocessing
 import os
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import Any
 
-LIMIT_S = 150.0
+LIMIT_S = 60.0
 """Of a call, unless told otherwise."""
 SIBLINGS_S = 5.0
 """For a call that waits for another one, which failed."""
@@ -26,9 +28,13 @@ class Failed:
     """The error's class."""
     message: str
     """Its first line."""
+    where: str = ""
+    """The line of code that raised it."""
 
     def __str__(self) -> str:
-        return self.message if self.by_name else f"{self.kind}: {self.message}"
+        if self.by_name:
+            return self.message
+        return f"{self.kind}: {self.message}" + (f", in {self.where}" if self.where else "")
 
 
 def tried(compute: Callable[[], Any]) -> Any:
@@ -39,12 +45,14 @@ def tried(compute: Callable[[], Any]) -> Any:
         return compute()
     except Exception as error:
         message = (str(error).strip().splitlines() or [""])[0]
-        return Failed(isinstance(error, RLTrainError), type(error).__name__, message)
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{Path(frame.filename).name}:{frame.lineno}"
+        return Failed(isinstance(error, RLTrainError), type(error).__name__, message, where)
 
 
-def apart(compute: Callable[..., Any], *args: Any) -> Any:
+def apart(compute: Callable[..., Any], *args: Any, limit_s: float = LIMIT_S) -> Any:
     """What a function gives in a fork; `Failed` where it raises, dies or hangs."""
-    return together([(compute, args)])[0]
+    return together([(compute, args)], limit_s)[0]
 
 
 def together(calls: list[tuple[Callable[..., Any], tuple[Any, ...]]], limit_s: float = LIMIT_S) -> list[Any]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -17,15 +18,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.forks import tried
+from benchmarks.forks import Failed, apart, together, tried
 from benchmarks.model_families import FIRST_WORD, PAD, VOCABULARY, auto_class
 from rl_core.data_proto import DataProto
+from rl_core.models.probe import Path
 from rl_core.rank_info import RankInfo, TrainTopology
 
 COOL = 0.7
 """A temperature besides 1."""
 PROMPTS, RESPONSES = (3, 14, 9, 6), ((12, 4, 1), (7, 2), (5,), (10, 10))
 """Lengths of the rows: of each prompt, and of the responses to it."""
+TRAINED = {"all weights": False, "adapters": True}
+"""Kinds of training by name, and whether it is that of adapters."""
 NUM_NEW, NUM_REPLIES = 11, 3
 ENDS = tuple(range(FIRST_WORD, VOCABULARY, 9))
 """Words that end a sampled reply, so that rows leave the batch one after the other."""
@@ -52,6 +56,8 @@ class Found:
     """The same at another temperature,"""
     cool_replies: list[Reply] = field(default_factory=list)
     """and of sampling."""
+    exported: Any = None
+    """`Failed` where the export of a trained policy failed."""
     synced: dict[str, Any] = field(default_factory=dict)
     """What replicas say that were sent the weights, by the mode of sync; `Failed` where that failed."""
     falls_back: str = ""
@@ -130,13 +136,33 @@ def bundle_of(folder: str) -> Any:
     return TextBundle(folder, ModelConfig(path=folder))
 
 
-def backend_of(folder: str, rank_info: RankInfo, lora: Any = None) -> Any:
+def all_paths(folder: str, scratch: str) -> dict[str, Any]:
+    """What each path gives, `Failed` where it fails: the model is loaded once, and each path is a fork from there.
+
+    Args: scratch: a folder for exports and meetings.
+    """
+    bundle = bundle_of(folder)
+    found = {"own forward": apart(own, bundle)}
+    for name, path in (("padded", padded), ("packed", packed), ("shared", shared), ("decode", decoded)):
+        found[name] = apart(_in_group, path, bundle, f"{scratch}/meeting of {name}")
+    for name, sizes in (("TP 2", {"tp_size": 2}), ("SP 2", {"sp_size": 2})):
+        meeting = f"{scratch}/meeting of {name}"
+        both = together([(on_two_ranks, (bundle, sizes, rank, meeting)) for rank in (0, 1)])
+        # Of a rank that waited in vain the other one says more.
+        both.sort(key=lambda one: not isinstance(one, Failed) or one.kind == "TimeoutError")
+        found[name] = both[0] if isinstance(both[0], Failed) else max(both, key=lambda one: len(one.log_probs))
+    for kind, with_lora in TRAINED.items():
+        found[kind] = apart(trained, bundle, f"{scratch}/{kind}", with_lora)
+    return found
+
+
+def backend_of(bundle: Any, rank_info: RankInfo, lora: Any = None) -> Any:
     """A backend in float32."""
     from rl_core.train.fsdp import FSDPBackend
     from schemas.recipe import FSDPConfig, LrSchedulerConfig, OptimizerConfig
 
     return FSDPBackend(
-        bundle_of(folder),
+        bundle,
         FSDPConfig.model_validate({"param_dtype": "float32"}),
         OptimizerConfig(learning_rate=0.02, eps=1e-4),
         LrSchedulerConfig(),
@@ -176,38 +202,39 @@ def one_by_one(policy: Any, **options: Any) -> Found:
     return found
 
 
-def own(folder: str) -> Found:
+def own(bundle: Any) -> Found:
     """The policy's forward on single rows, at two temperatures."""
-    policy = bundle_of(folder).policy.eval()
+    policy = bundle.policy.eval()
     found = one_by_one(policy)
-    found.cool, found.falls_back = one_by_one(policy, temperature=COOL), _why_not(policy, "kernels")
+    found.cool = one_by_one(policy, temperature=COOL)
+    found.falls_back = _why_not(policy, Path.KERNELS) or _why_not(policy, Path.PART)
     return found
 
 
-def padded(folder: str) -> Found:
+def padded(bundle: Any) -> Found:
     """All rows in one padded pass of training."""
-    backend = backend_of(folder, _alone())
-    return Found(measured(stack_of(backend), rows()), falls_back=_why_not(backend.policy, "padded"))
+    backend = backend_of(bundle, _alone())
+    return Found(measured(stack_of(backend), rows()), falls_back=_why_not(backend.policy, Path.PADDED))
 
 
-def packed(folder: str) -> Found:
+def packed(bundle: Any) -> Found:
     """Rows end to end."""
-    backend = backend_of(folder, _alone())
+    backend = backend_of(bundle, _alone())
     return Found(measured(stack_of(backend, max_tokens_per_micro_batch=48), rows()))
 
 
-def shared(folder: str) -> Found:
+def shared(bundle: Any) -> Found:
     """The prompt of siblings computed once."""
-    backend = backend_of(folder, _alone())
+    backend = backend_of(bundle, _alone())
     stack = stack_of(backend, share_prompts=True)
-    why = "" if stack.share_prompts else _why_not(backend.policy, "shared prompts") or "its prompts cannot be shared"
+    why = "" if stack.share_prompts else backend.policy.why_no_prompt_sharing() or "without a reason"
     return Found(measured(stack, rows()), falls_back=why)
 
 
-def decoded(folder: str) -> Found:
+def decoded(bundle: Any) -> Found:
     """Replies sampled as a rollout engine does, at two temperatures."""
-    backend = backend_of(folder, _alone())
-    why = _why_not(backend.policy, "cache")
+    backend = backend_of(bundle, _alone())
+    why = _why_not(backend.policy, Path.CACHED)
     return Found(replies=sampled(backend), cool_replies=sampled(backend, COOL), falls_back=why)
 
 
@@ -228,36 +255,39 @@ def sampled(backend: Any, temperature: float = 1.0) -> list[Reply]:
     ]
 
 
-def on_two_ranks(folder: str, sizes: dict[str, int], rank: int, meeting: str) -> Found:
+def on_two_ranks(bundle: Any, sizes: dict[str, int], rank: int, meeting: str) -> Found:
     """What one of two ranks that share weight matrices or sequences measures, and samples."""
     with _group(rank, 2, meeting):
-        backend = backend_of(folder, RankInfo(rank, 2, "cpu", 1, TrainTopology(**sizes)))
+        backend = backend_of(bundle, RankInfo(rank, 2, "cpu", 1, TrainTopology(**sizes)))
         return Found(measured(stack_of(backend), rows()), replies=sampled(backend))
 
 
-def trained(folder: str, out: str, with_lora: bool) -> Found:
+def trained(bundle: Any, out: str, with_lora: bool) -> Found:
     """What the policy says after a step, its export, and what replicas say that were sent its weights."""
     from schemas.recipe import LoraConfig
     from schemas.rollout import SyncMode
 
     lora = LoraConfig(rank=4, alpha=8) if with_lora else None
     with _group(0, 1, f"{out}.meeting"):
-        backend = backend_of(folder, _alone(), lora)
+        backend = backend_of(bundle, _alone(), lora)
         stack_of(backend, micro_batch_size=2).train(batch(rows()))
         with backend.rollout_policy() as policy:
             found = one_by_one(policy)
-        backend.export(out)
+        found.exported = tried(partial(backend.export, out))
         modes = (SyncMode.FULL, SyncMode.ADAPTER) if with_lora else (SyncMode.FULL,)
-        found.synced = {str(mode): tried(partial(_synced, backend, mode, lora, folder)) for mode in modes}
+        found.synced = {str(mode): tried(partial(_synced, backend, mode, lora)) for mode in modes}
         return found
 
 
-def _synced(backend: Any, mode: Any, lora: Any, folder: str) -> Numbers:
+def _synced(backend: Any, mode: Any, lora: Any) -> Numbers:
     """What a dedicated engine's replica says that was sent the weights."""
     from rl_core.rollout.dedicated import Replica
     from schemas.recipe import DType
 
-    replica = Replica(bundle_of(folder), lora, mode, DType.FLOAT32, _alone())
+    # As a worker's bundle would be, whose probe gives the same.
+    bundle = copy(backend.bundle)
+    bundle.policy = bundle.load_policy()
+    replica = Replica(bundle, lora, mode, DType.FLOAT32, _alone())
     _send(backend, replica, mode)
     with replica.rollout_policy() as policy:
         return one_by_one(policy).log_probs
@@ -276,10 +306,10 @@ def _send(backend: Any, replica: Any, mode: Any) -> None:
     replica.finish(backend.weight_version(), expected, torch.float32)
 
 
-def in_group(path: Callable[[str], Found], folder: str, meeting: str) -> Found:
+def _in_group(path: Callable[[Any], Found], bundle: Any, meeting: str) -> Found:
     """A path on one rank, which has a process group all the same."""
     with _group(0, 1, meeting):
-        return path(folder)
+        return path(bundle)
 
 
 @contextmanager
@@ -298,10 +328,9 @@ def _alone() -> RankInfo:
     return RankInfo(0, 1, "cpu", 1)
 
 
-def _why_not(policy: Any, way: str) -> str:
-    """Why the product does not take a way; empty where it does."""
-    paths = policy.paths
-    return "" if paths is None else next((why for path, why in paths.refused.items() if path == way), "")
+def _why_not(policy: Any, path: Path) -> str:
+    """Why the product does not take a path; empty where it does."""
+    return (policy.paths.why_not(path) if policy.paths is not None else None) or ""
 
 
 def _ragged(values_BT: Tensor, some: list[Row]) -> Numbers:
