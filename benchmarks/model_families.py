@@ -37,7 +37,7 @@ _NAMES: list[tuple[float, str]] = [
         "num_attention_heads n_head n_heads num_heads decoder_attention_heads encoder_attention_heads "
         "attention_heads num_encoder_attention_heads num_decoder_attention_heads linear_num_heads "
         "linear_num_value_heads swa_num_attention_heads num_experts num_local_experts n_routed_experts "
-        "moe_num_experts index_n_heads mamba_num_heads index_block_size index_topk num_random_blocks "
+        "moe_num_experts mamba_num_heads index_block_size index_topk num_random_blocks "
         "zero_expert_num resampler_heads latent_query_num"),
     (HEAD,
         "head_dim dim_head d_head kv_channels attention_head_size linear_head_dim linear_key_head_dim "
@@ -58,6 +58,8 @@ _NAMES: list[tuple[float, str]] = [
         "intermediate_size ffn_dim d_ff d_inner dff dim_ff ffn_hidden_size decoder_ffn_dim encoder_ffn_dim "
         "intermediate_size_mlp expert_ffn_hidden_size feed_forward_size projector_hidden_size "
         "dense_intermediate_size"),
+    # Scores of few heads are all zero for some keys, and which of those are chosen is anyone's guess.
+    (32, "index_n_heads"),
     (32,
         "moe_intermediate_size shared_expert_intermediate_size shared_intermediate_size mlp_dim "
         "moe_shared_expert_intermediate_size shared_experts_intermediate_size alignment_intermediate_size "
@@ -264,5 +266,8 @@ def spread(model: Any) -> None:
                 found = float(parameter.std()) if parameter.numel() > 1 else 0.0
                 if 0 < found < SPREAD:
                     parameter.mul_(SPREAD / found)
+                # A word of zeros, as padding is, has no scores that anything could be chosen by.
+                is_empty = (parameter == 0).flatten(1).all(1)
+                parameter[is_empty] = SPREAD * torch.randn(parameter[is_empty].shape, generator=generator)
             else:
                 parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))

@@ -6,6 +6,7 @@ V vocabulary.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -335,8 +336,18 @@ def recompute_in_backward(block: nn.Module) -> None:
 
 
 def blocks(policy: Any) -> list[nn.Module]:
-    """The repeated transformer blocks, which FSDP wraps one by one; found by class, wrapped or not, the outermost."""
+    """The repeated transformer blocks, which FSDP wraps one by one; found by class, wrapped or not, the outermost.
+
+    A block that shares a parameter with what is outside of it is none: who gathers the one would free the other.
+    """
     names = set(policy.block_classes)
     found = [module for module in policy.modules() if names & {cls.__name__ for cls in type(module).__mro__}]
     inside = {id(part) for block in found for part in block.modules() if part is not block}
-    return [module for module in found if id(module) not in inside]
+    everywhere = _num_places(policy)
+    apart = [module for module in found if _num_places(module).items() <= everywhere.items()]
+    return [module for module in apart if id(module) not in inside]
+
+
+def _num_places(module: nn.Module) -> Counter[int]:
+    """In how many modules each parameter stands."""
+    return Counter(id(one) for part in module.modules() for one in part._parameters.values() if one is not None)

@@ -189,6 +189,11 @@ def settle(policy: CausalLMPolicy, known: Paths | None, asked_attention: str = "
                 continue
             if why is not None:
                 refused[path] = why
+        if Path.PADDED in refused and (why := _why_it_differs(truth, lambda: row_by_row(policy, truth))):
+            raise ModelError(
+                f"{type(model).__name__} cannot be trained: log-probabilities of single rows, from its last hidden "
+                f"states at positions counted from 0, {why}"
+            )
     policy.paths = Paths(truth, refused, closed, model.config._attn_implementation, asked_attention)
 
 
