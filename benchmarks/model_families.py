@@ -69,7 +69,7 @@ _NAMES: list[tuple[float, str]] = [
         "original_max_position_embeddings model_max_length prompt_length_max floor_scale"),
     (WINDOW,
         "sliding_window window_size attention_window_size local_attention sliding_window_size "
-        "keep_window_size local_attention_window_len"),
+        "local_attention_window_len"),
     (1,
         "n_shared_experts num_shared_experts moe_num_shared_experts first_k_dense_replace "
         "moe_layer_start_index num_dense_layers attn_layer_offset expert_layer_offset num_mem_blocks"),

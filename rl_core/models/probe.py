@@ -34,7 +34,7 @@ SHORT = 4
 """Attention is cut to so many keys meanwhile, where it is cut; those rows would not reach the end of real windows."""
 WINDOWS = (
     *("sliding_window", "sliding_window_size", "attention_chunk_size", "attention_window_size", "window_size"),
-    *("local_attention", "keep_window_size", "index_topk"),
+    *("local_attention", "index_topk"),
 )
 """What configs call the number of keys."""
 NAMED_SO = ("window", "chunk", "topk", "local_attention")
