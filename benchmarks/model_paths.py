@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.forks import Failed, apart, together, tried
-from benchmarks.model_families import FIRST_WORD, PAD, VOCABULARY, auto_class
+from benchmarks.model_families import FIRST_SPECIAL, FIRST_WORD, PAD, VOCABULARY, auto_class
 from rl_core.data_proto import DataProto
 from rl_core.models.probe import Path
 from rl_core.rank_info import RankInfo, TrainTopology
@@ -250,9 +250,19 @@ def sampled(backend: Any, temperature: float = 1.0) -> list[Reply]:
     with backend.rollout_policy() as policy, packed_weights(policy.model) as products:
         replies = decode(policy, requests, sampling, generator, backend.device, products)
     asked = [prompt for prompt in prompts for _ in range(NUM_REPLIES)]
-    return [
-        ((prompt, tuple(reply.token_ids)), list(reply.log_probs)) for prompt, reply in zip(asked, replies, strict=True)
-    ]
+    signs = _signs(backend.policy.language_model.config)
+    found: list[Reply] = []
+    for prompt, reply in zip(asked, replies, strict=True):
+        # What stands for a picture is no word: a model that also sees reads something else there than the text's.
+        stop = next((place + 1 for place, token in enumerate(reply.token_ids) if token in signs), None)
+        found.append(((prompt, tuple(reply.token_ids[:stop])), list(reply.log_probs[:stop])))
+    return found
+
+
+def _signs(config: Any) -> set[int]:
+    """Tokens of a config that stand for pictures and sounds."""
+    names = {name: value for name, value in config.to_dict().items() if name.endswith(("_token_id", "_token_index"))}
+    return {value for value in names.values() if isinstance(value, int) and value >= FIRST_SPECIAL}
 
 
 def on_two_ranks(bundle: Any, sizes: dict[str, int], rank: int, meeting: str) -> Found:

@@ -30,6 +30,11 @@ def inject_lora(policy: Any, config: LoraConfig, seed: int, *, averaged: bool = 
     from rl_core.models.adapted_linear import AdaptedLinear
 
     targets = config.target_modules or policy.lora_targets
+    if not targets:
+        raise ModelError(
+            f"lora: {type(policy.language_model).__name__} has no plain linear layer that an adapter could stand "
+            "beside; name others with lora.target_modules, or train all weights (lora: null)"
+        )
     left_out = _left_out(policy.model, targets) + _read_as_numbers(policy.model, config.target_modules)
     peft_config = PeftLoraConfig(
         r=config.rank,
