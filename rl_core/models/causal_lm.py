@@ -232,13 +232,21 @@ class CausalLMPolicy(nn.Module):
         for block in blocks(self):
             recompute_in_backward(block)
 
+    def why_no_packing(self) -> str | None:
+        """Why `packed=True` would not give the same; None where it does."""
+        if self.is_exact:
+            return "packed rows are no exact ones"
+        if self.paths is not None and (why := self.paths.why_not(Path.PACKED)):
+            return why
+        return packing.why_not(self.language_model)
+
     def enable_packing(self) -> None:
         """Allow `packed=True`. Raises: ModelError when a packed row would not get what the model itself gives."""
         if self.is_exact:
             raise ModelError(
                 "placement.max_tokens_per_micro_batch: packed rows are no exact ones; unset it, or model.exact"
             )
-        if self.paths is not None and (why := self.paths.why_not(Path.PACKED)):
+        if why := self.why_no_packing():
             raise ModelError(
                 f"placement.max_tokens_per_micro_batch: rows of {type(self.language_model).__name__} cannot be packed "
                 f"({why}); unset it and use placement.micro_batch_size"
