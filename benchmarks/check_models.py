@@ -274,7 +274,8 @@ def main() -> None:
     found = ", ".join(f"{counts[verdict]} {verdict}" for verdict in reversed(WORST_FIRST))
     print(f"{len(asked)} families, {not_built} of them not built; cells: {found}")
     if args.write:
-        models_page.write([families[name] for name in sorted(families)], COLUMNS, ALIKE)
+        every = model_families.model_types()
+        models_page.write([families[name] for name in every if name in families], COLUMNS, ALIKE, len(every))
     sys.exit(any(counts[fault] for fault in FAULTS))
 
 

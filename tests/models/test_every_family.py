@@ -1,11 +1,15 @@
 """Whatever a family of models is like, a path of computing gives what plain transformers gives, or says why not."""
 
+import multiprocessing
 import os
 import time
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
+from torch import Tensor
 
 from benchmarks import check_models, models_page
 from benchmarks.check_models import COLUMNS, FAULTS, REFUSED, WRONG, Cell, Check, Family
@@ -13,6 +17,7 @@ from benchmarks.forks import Failed, together
 from benchmarks.model_families import model_types
 from benchmarks.model_paths import Found
 from rl_core.errors import ModelError
+from rl_core.rollout import decode
 
 FAMILIES = {
     "llama": "a plain decoder",
@@ -24,9 +29,26 @@ FAMILIES = {
 }
 
 
+def check_what_is_broken() -> Family:
+    """Sampling says that words are a little less likely than they are."""
+    draw = decode._draw
+
+    def _broken(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        tokens_R, log_probs_R = draw(*args, **kwargs)
+        return tokens_R, log_probs_R - 0.01
+
+    decode._draw = _broken
+    return check_models.check("llama")
+
+
 @pytest.fixture(scope="module")
 def found() -> Iterator[dict[str, Family]]:
-    yield {family.model_type: family for family in check_models.run(list(FAMILIES), jobs=2)}
+    # The broken one last, since its process stays so.
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), check_models.prepare) as pool:
+        families = list(pool.map(check_models.check, FAMILIES))
+        yield {family.model_type: family for family in families} | {
+            "broken": pool.submit(check_what_is_broken).result()
+        }
 
 
 @pytest.mark.parametrize("model_type", FAMILIES)
@@ -39,6 +61,14 @@ def test_no_path_gives_something_else_in_silence(found: dict[str, Family], model
 
 def test_a_plain_decoder_is_right_on_every_path(found: dict[str, Family]) -> None:
     assert {str(cell.verdict) for cell in found["llama"].cells.values()} == {"equal"}
+
+
+def test_a_path_that_is_a_little_off_is_found_and_the_others_are_not_blamed(found: dict[str, Family]) -> None:
+    verdicts = {path: str(cell.verdict) for path, cell in found["broken"].cells.items()}
+    wrong = {path for path, verdict in verdicts.items() if verdict == WRONG}
+    assert wrong == {"decode", "TP 2", "SP 2"}
+    assert {verdicts[path] for path in set(verdicts) - wrong} == {"equal"}
+    assert found["broken"].cells["decode"].difference == pytest.approx(0.01, rel=0.05)
 
 
 def test_all_families_are_asked_for() -> None:
@@ -80,7 +110,8 @@ def test_the_page_gives_each_reason_once() -> None:
     families = [
         Family(name, {path: Cell(REFUSED, why=one) for path in COLUMNS}) for name, one in zip("ab", why, strict=True)
     ]
-    page = models_page.text([*families, Family("c", not_built="no tiny config")], COLUMNS, 1e-4)
+    page = models_page.text([*families, Family("c", not_built="no tiny config")], COLUMNS, 1e-4, 5)
     assert page.count("rows of the model differ from the model's own forward") == 1
     assert "refused (1)" in page and "refused (2)" not in page
     assert "* `c`: no tiny config" in page
+    assert "has 5 types" in page and "2 types were not looked at" in page
