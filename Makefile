@@ -68,7 +68,7 @@ check: $(STAMP) ## lint, format, types, the house rules and the reference
 	$(BIN)/pyright
 	$(BIN)/python -m pytest tests/test_layers.py tests/test_house_rules.py tests/flows/test_reference.py
 
-check-models: $(STAMP) ## compare every family of language models with plain transformers, into docs/models.md (an hour on 2 cores)
+check-models: $(STAMP) ## compare every family of language models with plain transformers, into docs/models.md (half an hour)
 	$(BIN)/python -m benchmarks.check_models --fresh --write
 
 reference: $(STAMP) ## write docs/reference from the code
