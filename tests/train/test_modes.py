@@ -19,7 +19,7 @@ def measured(rank_info: RankInfo, model_dir: str, dropout: bool, lora: LoraConfi
     """Largest distance of the learning pass, of the anchor and of the reference from the policy as it samples."""
     bundle = ModelBundle.__new__(ModelBundle)
     bundle.source, bundle.config = model_dir, ModelConfig(path=model_dir, dropout=dropout)
-    bundle.processor = bundle.tokenizer = None
+    bundle.text_alone, bundle.processor, bundle.tokenizer = True, None, None
     from rl_core.models.family import load_policy
 
     bundle.policy = load_policy(model_dir, bundle.config)
