@@ -7,8 +7,8 @@ import sys
 
 import pytest
 import torch
-from tests.rollout.test_graphed_steps import assert_alike
-from tests.rollout.test_plain_decoder import PLAIN, policy_of
+from tests.models.decoding.test_graphed_steps import assert_alike
+from tests.models.decoding.test_plain_decoder import PLAIN, policy_of
 
 from rl_core.models.causal_lm import CausalLMPolicy
 from rl_core.models.decoding import graphed_steps, next_states

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.models.test_probe import KINDS, saved
+from tests.models.checks.test_probe import KINDS, saved
 
 from rl_core.data_proto import DataProto, pad_rows
 from rl_core.errors import ModelError

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.data.prep.conftest import REPOSITORY, content, start
+from tests.data.stages.conftest import REPOSITORY, content, start
 
 from rl_core.data.order.vision_dataset import VisionDataset
 from rl_core.data.store.lock import OutputLock, read_owner

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.data.prep.conftest import HERE, STAGES, start
+from tests.data.stages.conftest import HERE, STAGES, start
 
 from rl_core.data.stages.base import Stage
 from rl_core.data.stages.run import load_stage, plan_stage, prepare_stage

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.data.prep.conftest import HERE, STAGES, content, start
+from tests.data.stages.conftest import HERE, STAGES, content, start
 
 from rl_core.data.stages.base import Stage
 from rl_core.data.stages.run import prepare_stage

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.data.prep.conftest import HERE, STAGES, content
+from tests.data.stages.conftest import HERE, STAGES, content
 
 from rl_core.data.stages import base
 from rl_core.data.stages.base import Context, Stage

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from PIL import Image
-from tests.data.prep.conftest import content
+from tests.data.stages.conftest import content
 
 from rl_core.builtin.data.make_fixture import TABLE, draw, make_fixture
 from rl_core.data.order.preference_dataset import PreferenceDataset

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from tests.data.prep.conftest import STAGES, content
+from tests.data.stages.conftest import STAGES, content
 
 from rl_core.data import read_rows
 from rl_core.data.order.media_source import MultimodalRLDataSource

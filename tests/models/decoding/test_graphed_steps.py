@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from tests.rollout.test_plain_decoder import PLAIN, SMALL, policy_of
+from tests.models.decoding.test_plain_decoder import PLAIN, SMALL, policy_of
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from rl_core.models.causal_lm import CausalLMPolicy
