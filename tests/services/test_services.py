@@ -43,6 +43,8 @@ def test_others_are_refused_without_passwords_and_told_how(host: str, monkeypatc
         "MLFLOW_FLASK_SERVER_SECRET_KEY",
     ):  # fmt: skip
         monkeypatch.delenv(name, raising=False)
+    # Were the check gone, real servers would listen to everyone.
+    monkeypatch.setattr(Stack, "_start_all", lambda *_: pytest.fail("services are started"))
     with pytest.raises(ServiceError, match=r"PREFECT_SERVER_API_AUTH_STRING.*MLFLOW_AUTH_CONFIG_PATH") as refused:
         Stack(Home(tmp_path / "home"), print).up(host)
     assert "export PREFECT_API_AUTH_STRING" in str(refused.value)
