@@ -262,6 +262,21 @@ def test_what_a_blend_holds_out_by_name_leaves_the_training_rows(raw: Path, prep
     assert receipt.row_stats["also_held_out"] == 1
 
 
+def test_what_every_input_holds_out_leaves_the_training_rows(raw: Path, prepare: Prepare) -> None:
+    """Each of three inputs holds something out, which another one asks as well."""
+    names = ["u", "v", "w"]
+    document = {
+        "train": {"datasets": [{"name": "t", "path": "t.jsonl"}]},
+        "val": {"datasets": [{"name": name, "path": f"{name}.jsonl"} for name in names]},
+    }
+    asked = {name: [ask(name)] for name in names}
+    raw = blend(raw, {"t": [ask(name) for name in [*names, "x"]], **asked}, document)
+    receipt = prepare("text", *DROP, raw=raw)
+    assert shards(receipt, "val") == [ask(name) for name in names]
+    assert shards(receipt, "train") == [ask("x")]
+    assert receipt.row_stats["also_held_out"] == 3
+
+
 def test_weights_are_passes(raw: Path, prepare: Prepare) -> None:
     rows = {name: [ask(f"{name} {i}") for i in range(400)] for name in ("half", "once", "twice")}
     raw = blend(raw, rows, half={"weight": 0.5}, twice={"weight": 2})
