@@ -10,7 +10,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install train up down test test-browser test-vllm test-gpu check check-models reference docs format clean $(filter bench-%,$(shell awk -F: '/^bench-/ {print $$1}' Makefile)) curves
+.PHONY: help install train up down test test-browser test-vllm test-gpu check check-models reference docs structure format clean $(filter bench-%,$(shell awk -F: '/^bench-/ {print $$1}' Makefile)) curves
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -79,6 +79,9 @@ docs: $(STAMP) ## build the site of docs/ into build/site; a warning is an error
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[docs]'
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/site
 	@echo "build/site/index.html"
+
+structure: $(STAMP) ## figures of the code itself: files, folders, import cycles, wide lines
+	$(BIN)/python -m benchmarks.structure
 
 format: $(STAMP) ## put imports and layout in order
 	$(BIN)/ruff check --fix .
