@@ -37,10 +37,10 @@ up: $(STAMP) ## start Prefect and MLflow servers, deployments and workers
 down: $(STAMP) ## stop them
 	$(BIN)/rl-train down
 
-# More files at a time than there are processors: many of them wait for processes to start. They share nothing. In the
-# order of tests/conftest.py, which begins with the longest; xdist would begin with those of the most tests.
+# Two files at a time: most of them wait for processes to start, and share nothing between files. They start in the order
+# of tests/conftest.py, the longest first; xdist would begin with those of the most tests.
 test: $(STAMP) ## run the tests
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # Root and Debian's packages; what is already there is left alone.
 test-browser: $(STAMP) ## look at both UIs and a report with a headless Chromium (installs it)
