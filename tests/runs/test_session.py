@@ -1,84 +1,85 @@
-"""A session continues where the last complete checkpoint is, whatever became of its workers.
+"""The workers of a run: kept while they are where they are wanted, rebuilt from the last complete checkpoint else.
 
-The trainer of these tests has no workers to start: its weights are the list of the steps that made them, so that a
-step that is lost, done twice or done on other weights shows.
+They are stood in for by a trainer of one weight, that doubles and adds the step's number: a step that is lost, done
+twice or done from other weights gives another weight.
 """
 
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
+from mlflow import MlflowClient
+from prefect.logging import disable_run_logger
 
 from rl_core.data_proto import DataProto
-from rl_core.errors import WorkerDied
-from rl_core.runs import session as module
 from rl_core.runs.run_folder import SENTINEL
 from rl_core.runs.session import TrainingSession, close_run, close_sessions, session_for
-from rl_core.tracking.run import RunStatus
-from schemas.receipts import CacheReceipt, IterationReceipt, RunPlan
-from schemas.recipe import Recipe
+from rl_core.runtime.home import Home
+from schemas.receipts import RunPlan
+from tasks.open_run import open_run
+from tasks.prepare_cache import prepare_cache
+from tasks.validate_data import validate_data
+from tests.made_runs import recipe_of
 
-STEPS = 2
-ITEMS = [{"uid": f"row-{row}", "prompt": [], "env_extras": {}} for row in range(3)]
-Fault = Callable[["StepsTrainer"], None]
+NUM_STEPS = 2
+EXPORT = -1
+"""In place of a step."""
 
 
-class StepsTrainer:
-    """Trains by noting its steps; replies with them."""
+def weight_after(iteration: int) -> int:
+    """Of a training that nothing disturbed."""
+    weight = 0
+    for step in range(1, NUM_STEPS * iteration + 1):
+        weight = 2 * weight + step
+    return weight
 
-    held_out_scores = ()
-    started: list[StepsTrainer] = []  # noqa: RUF012
-    faults: dict[str, Fault] = {}  # noqa: RUF012
-    """What to do first in a method, by its name."""
 
-    def __init__(self, recipe: Recipe, source: str, items: Sequence[dict[str, Any]]) -> None:
-        self.source, self.items = source, items
-        self.weights: list[int] = []
-        exported = Path(source, "weights.json")
-        if exported.is_file():
-            self.weights = json.loads(exported.read_text())
-        self.step_count = 0
-        self.prepared = self.closed = False
-        self.started.append(self)
+class OneWeight:
+    """What a session asks of a trainer. Args: path: of the model. fails_at: steps, or `EXPORT`; each is forgotten."""
 
-    def build(self) -> None: ...
+    held_out_scores: ClassVar[tuple[str, ...]] = ()
 
-    def notes(self) -> list[str]:
-        return []
+    def __init__(self, path: str, fails_at: set[int]) -> None:
+        self.path, self.fails_at = path, fails_at
+        self.weight = self.step_count = 0
+        self.is_open = True
 
-    def pids(self) -> list[int]:
-        return [os.getpid()]
-
-    def peak_memory(self) -> int:
-        return 10**9
-
-    def prepare(self, held_out: Sequence[dict[str, Any]]) -> None:
-        assert not self.weights, "only the model before training can be asked"
-        self.prepared = True
+    def prepare(self, held_out: Any) -> None:
+        assert (self.weight, self.step_count) == (0, 0), "only the model before training can do this"
 
     def step(self) -> tuple[dict[str, float], DataProto]:
-        self._fail("step")
+        assert self.is_open
         self.step_count += 1
-        self.weights.append(self.step_count)
-        return {"reward_mean": float(self.step_count)}, self._replies()
+        if self.step_count in self.fails_at:
+            self.fails_at.remove(self.step_count)
+            raise RuntimeError("a worker died")
+        self.weight = 2 * self.weight + self.step_count
+        return {"reward_mean": float(self.step_count)}, self._said([0.5])
 
-    def evaluate(self, items: Sequence[dict[str, Any]], max_new_tokens: int) -> DataProto:
-        self._fail("evaluate")
-        return self._replies()
+    def evaluate(self, items: Any, max_new_tokens: int) -> DataProto:
+        assert self.is_open
+        return self._said([float(self.weight)] * len(items))
+
+    def _said(self, rewards: list[float]) -> DataProto:
+        texts = {
+            "uid": [f"row-{row}" for row in range(len(rewards))],
+            "prompt": [[{"role": "user", "content": "?"}]] * len(rewards),
+            **{key: ["x"] * len(rewards) for key in ("response", "ground_truth")},
+            "stop_reason": ["eos"] * len(rewards),
+            "error": [None] * len(rewards),
+        }
+        return DataProto.from_dict({"rewards": torch.tensor(rewards), "num_tokens": torch.ones(len(rewards))}, texts)
 
     def save(self, folder: str) -> None:
-        Path(folder, "weights.json").write_text(json.dumps(self.weights))
-        self._fail("save")
+        Path(folder, "weight").write_text(str(self.weight))
 
     def load(self, folder: str) -> None:
-        self.weights = json.loads(Path(folder, "weights.json").read_text())
+        self.weight = int(Path(folder, "weight").read_text())
 
     def state_dict(self) -> dict[str, Any]:
         return {"step": self.step_count}
@@ -87,262 +88,199 @@ class StepsTrainer:
         self.step_count = state["step"]
 
     def export(self, folder: str) -> None:
+        assert self.is_open
         Path(folder).mkdir()
-        Path(folder, "config.json").write_text("{}")
-        Path(folder, "weights.json").write_text(json.dumps(self.weights))
-        self._fail("export")
+        Path(folder, "config.json").write_text(json.dumps({"weight": self.weight, "from": self.path}))
+        if EXPORT in self.fails_at:
+            self.fails_at.remove(EXPORT)
+            raise RuntimeError("a worker died")
+
+    def pids(self) -> list[int]:
+        return [1]
+
+    def peak_memory(self) -> int:
+        return 10**9
 
     def close(self) -> None:
-        self.closed = True
-
-    def _fail(self, method: str) -> None:
-        if fault := self.faults.pop(method, None):
-            fault(self)
-
-    def _replies(self) -> DataProto:
-        count = len(ITEMS)
-        return DataProto.from_dict(
-            {"rewards": torch.ones(count), "num_tokens": torch.full((count,), 3)},
-            {
-                "uid": [item["uid"] for item in ITEMS],
-                "prompt": [[]] * count,
-                "response": [json.dumps(self.weights)] * count,
-                "ground_truth": [""] * count,
-                "stop_reason": ["eos"] * count,
-                "error": [None] * count,
-            },
-        )
+        self.is_open = False
 
 
-class Notes:
-    """What a session tells MLflow."""
-
-    def __init__(self) -> None:
-        self.ended: list[RunStatus] = []
-        self.metrics: dict[str, list[int]] = {}
-
-    def log_metrics(self, metrics: dict[str, float], step: int) -> None:
-        for name in metrics:
-            self.metrics.setdefault(name, []).append(step)
-
-    def finish(self, status: RunStatus) -> None:
-        self.ended.append(status)
-
-    def log_table(self, *_: Any) -> None: ...
-
-    def log_artifact(self, *_: Any) -> None: ...
-
-    def check(self) -> None: ...
+@pytest.fixture(scope="module", autouse=True)
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
+    """One home for the module: the first tables of an MLflow database take seconds."""
+    with pytest.MonkeyPatch.context() as patch, disable_run_logger():
+        patch.setenv("RL_TRAIN_HOME", str(tmp_path_factory.mktemp("home")))
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        yield Home.default()
 
 
-@pytest.fixture(autouse=True)
-def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(StepsTrainer, "started", [])
-    monkeypatch.setattr(StepsTrainer, "faults", {})
-    monkeypatch.setattr(module, "_trainer_class", lambda _: StepsTrainer)
-    monkeypatch.setattr(module, "ray_cluster", lambda *_: nullcontext())
+@pytest.fixture(scope="module")
+def prepared(home: Home, tmp_path_factory: pytest.TempPathFactory, tiny_model_dir: Path) -> tuple[Any, ...]:
+    """A recipe, the report on its rows, and what was prepared of them."""
+    training = {"num_iterations": 3, "steps_per_iteration": NUM_STEPS, "keep_last": 5}
+    recipe = recipe_of("session", tmp_path_factory.mktemp("rows"), tiny_model_dir, training=training)
+    report = validate_data.fn(recipe)
+    return recipe, report, prepare_cache.fn(recipe, report)
 
 
 @pytest.fixture
-def plan(tmp_path: Path) -> RunPlan:
-    model = tmp_path / "model-before"
-    model.mkdir()
-    (model / "config.json").write_text("{}")
-    values = {
-        "name": "steps",
-        "model": {"path": str(model)},
-        "data": {"train": ["unused"], "eval": ["unused"]},
-        "training": {"num_iterations": 3, "steps_per_iteration": STEPS, "keep_last": 2},
-    }
-    cache = CacheReceipt(
-        run_hash="", path=str(tmp_path / "cache"), hit=True, explanation="", num_train_rows=3, num_eval_rows=3,
-        dropped={}, sources=[], hash_parts={},
-    )  # fmt: skip
-    recipe = Recipe.model_validate(values).model_dump(mode="json")
-    run_dir = str(tmp_path / "run")
-    return RunPlan(run_key="key", run_dir=run_dir, recipe=recipe, cache=cache, mlflow_run_id="1", mlflow_url="")
+def plan(prepared: tuple[Any, ...]) -> Iterator[RunPlan]:
+    """A run that nothing was done of yet."""
+    yield open_run.fn(*prepared, fresh=True)
+    close_sessions()
 
 
 @pytest.fixture
-def opened(plan: RunPlan) -> TrainingSession:
-    return open_session(plan)
+def fails_at() -> set[int]:
+    """Steps at which a worker dies the next time that they are done, and `EXPORT`."""
+    return set()
 
 
-def open_session(plan: RunPlan) -> TrainingSession:
-    session = TrainingSession(plan)
-    session.folder.create("name: steps\n")
-    session._opened = {"train": ITEMS, "eval": ITEMS}
-    session._tracking = Notes()  # type: ignore[assignment]
-    return session
+@pytest.fixture
+def started(fails_at: set[int], monkeypatch: pytest.MonkeyPatch) -> list[OneWeight]:
+    """Every trainer that a session started, in order."""
+    trainers: list[OneWeight] = []
+
+    def start(session: TrainingSession, recipe: Any) -> OneWeight:
+        trainers.append(OneWeight(recipe.model.path, fails_at))
+        return trainers[-1]
+
+    monkeypatch.setattr(TrainingSession, "_start_workers", start)
+    return trainers
 
 
-def steps_of(iteration: int) -> list[int]:
-    """What weights after so many iterations are made of."""
-    return list(range(1, iteration * STEPS + 1))
-
-
-def saved(session: TrainingSession, iteration: int) -> list[int]:
-    return json.loads((session.folder.checkpoint(iteration) / "weights.json").read_text())
-
-
-def said(session: TrainingSession, label: str) -> list[int]:
-    """The weights that an evaluation was answered with."""
-    lines = (session.folder.root / "samples" / f"evaluate-{label}.jsonl").read_text().splitlines()
-    (response,) = {json.loads(line)["response"] for line in lines}
-    return json.loads(response)
-
-
-def test_iterations_and_evaluations_share_their_workers(opened: TrainingSession) -> None:
-    opened.evaluate("baseline", 0)
-    receipts = [opened.train_iteration(iteration) for iteration in (1, 2)]
-    opened.evaluate("iteration-2", 2)
-    (trainer,) = StepsTrainer.started
-    assert trainer.prepared and not trainer.closed
-    assert [(one.first_step, one.last_step, one.skipped) for one in receipts] == [(1, 2, False), (3, 4, False)]
-    assert (said(opened, "baseline"), said(opened, "iteration-2")) == ([], steps_of(2))
-    assert saved(opened, 1) == steps_of(1) and saved(opened, 2) == steps_of(2)
-    assert [step["step"] for step in opened.folder.history()] == steps_of(2)
-    assert opened.worker_pids() == [os.getpid()]
+@pytest.fixture
+def session(plan: RunPlan, started: list[OneWeight]) -> Iterator[TrainingSession]:
+    opened = TrainingSession(plan)
+    yield opened
     opened.close()
-    assert trainer.closed and opened.worker_pids() == []
 
 
-def fail(error: BaseException) -> Fault:
-    def raise_it(_: StepsTrainer) -> None:
-        raise error
-
-    return raise_it
+def weight_of(session: TrainingSession, iteration: int) -> int:
+    return int((session.folder.checkpoint(iteration) / "weight").read_text())
 
 
-def in_second_step(trainer: StepsTrainer) -> None:
-    trainer.faults["step"] = fail(WorkerDied("gone"))
+def test_iterations_one_after_the_other_keep_their_workers(session: TrainingSession, started: list[OneWeight]):
+    receipts = [session.train_iteration(iteration) for iteration in (1, 2, 3)]
+    assert len(started) == 1
+    assert [(one.first_step, one.last_step) for one in receipts] == [(1, 2), (3, 4), (5, 6)]
+    assert [weight_of(session, iteration) for iteration in (1, 2, 3)] == [weight_after(i) for i in (1, 2, 3)]
+    assert session.worker_pids() == [1]
+    session.close()
+    assert not started[0].is_open and session.worker_pids() == []
 
 
-@pytest.mark.parametrize(
-    ("method", "fault", "error"),
-    [
-        ("step", in_second_step, WorkerDied),
-        ("step", fail(KeyboardInterrupt()), KeyboardInterrupt),
-        ("save", fail(WorkerDied("gone")), WorkerDied),
-    ],
-    ids=["worker died", "interrupt", "while a checkpoint was written"],
-)
-def test_a_retry_gets_new_workers_at_the_last_complete_checkpoint(
-    opened: TrainingSession, method: str, fault: Fault, error: type[BaseException]
-) -> None:
-    opened.train_iteration(1)
-    StepsTrainer.faults[method] = fault
-    with pytest.raises(error):
-        opened.train_iteration(2)
-    first = StepsTrainer.started[0]
-    assert first.closed and opened.worker_pids() == []
-    assert opened.folder.last_complete() == 1
-    receipt = opened.train_iteration(2)
-    assert (receipt.first_step, receipt.last_step, receipt.skipped) == (3, 4, False)
-    assert saved(opened, 2) == steps_of(2)
-    assert len(StepsTrainer.started) == 2 and StepsTrainer.started[1].prepared
-    assert opened.train_iteration(3).last_step == 6 and len(StepsTrainer.started) == 2
+def test_an_error_ends_the_workers_and_the_next_attempt_goes_on_from_the_last_checkpoint(
+    session: TrainingSession, started: list[OneWeight], fails_at: set[int]
+):
+    fails_at.add(4)
+    session.train_iteration(1)
+    with pytest.raises(RuntimeError, match="a worker died"):
+        session.train_iteration(2)
+    assert not started[-1].is_open and session.worker_pids() == []
+    assert session.folder.last_complete() == 1
+    assert session.folder.history()[-1]["step"] == 2
+    assert session.train_iteration(2).first_step == 3
+    session.train_iteration(3)
+    assert weight_of(session, 3) == weight_after(3)
+    assert [one["step"] for one in session.folder.history()] == [1, 2, 3, 4, 5, 6]
 
 
-@pytest.mark.parametrize("method", ["evaluate", "export"])
-def test_an_error_of_another_task_costs_the_workers_too(opened: TrainingSession, method: str) -> None:
-    opened.train_iteration(1)
-    StepsTrainer.faults[method] = fail(WorkerDied("gone"))
-    with pytest.raises(WorkerDied):
-        opened.evaluate("final", 1) if method == "evaluate" else opened.export(1)
-    assert StepsTrainer.started[0].closed and opened.worker_pids() == []
-    assert not opened.folder.export.exists()
-    opened.evaluate("final", 1)
-    assert said(opened, "final") == steps_of(1)
+def test_another_process_goes_on_where_the_first_was_killed(
+    plan: RunPlan, session: TrainingSession, started: list[OneWeight]
+):
+    session.train_iteration(1)
+    other = TrainingSession(plan)
+    done = other.train_iteration(1)
+    assert (done.skipped, done.last_step, len(started)) == (True, 2, 1), "what is done is not done again"
+    assert other.train_iteration(2).first_step == 3
+    assert weight_of(other, 2) == weight_after(2)
+    other.close()
 
 
-def test_what_is_finished_is_not_done_again_and_starts_no_worker(plan: RunPlan, opened: TrainingSession) -> None:
-    receipts = [opened.train_iteration(1), opened.train_iteration(2), opened.evaluate("final", 2)]
-    again = open_session(plan)
-    repeated = [again.train_iteration(1), again.train_iteration(2), again.evaluate("final", 2)]
-    assert repeated == [receipt.model_copy(update={"skipped": True}) for receipt in receipts]
-    assert len(StepsTrainer.started) == 1
+def test_an_iteration_without_its_complete_checkpoint_is_done_again(
+    plan: RunPlan, session: TrainingSession, started: list[OneWeight]
+):
+    """Killed between the receipt and the sentinel."""
+    session.train_iteration(1)
+    session.train_iteration(2)
+    (session.folder.checkpoint(2) / SENTINEL).unlink()
+    other = TrainingSession(plan)
+    again = other.train_iteration(2)
+    assert not again.skipped and again.first_step == 3
+    assert weight_of(other, 2) == weight_after(2)
+    other.close()
 
 
-def test_an_iteration_counts_as_done_by_its_checkpoint_and_not_by_its_receipt(
-    plan: RunPlan, opened: TrainingSession
-) -> None:
-    for iteration in (1, 2):
-        opened.train_iteration(iteration)
-    (opened.folder.checkpoint(2) / SENTINEL).unlink()
-    assert opened.folder.receipt("iteration-0002", IterationReceipt) is not None
-    again = open_session(plan)
-    assert again.train_iteration(1).skipped
-    assert not again.train_iteration(2).skipped
-    assert saved(again, 2) == steps_of(2) and again.folder.last_complete() == 2
+def test_an_evaluation_of_other_weights_than_the_present_ones_rebuilds_the_workers(
+    session: TrainingSession, started: list[OneWeight]
+):
+    session.train_iteration(1)
+    session.train_iteration(2)
+    before = session.evaluate("baseline", 0)
+    assert (before.mean_reward, before.step, len(started)) == (0.0, 0, 2)
+    assert not started[0].is_open, "two sets of workers at a time"
+    middle = session.evaluate("iteration-1", 1)
+    assert (middle.mean_reward, middle.step) == (weight_after(1), 2)
+    final = session.evaluate("final", 2)
+    assert (final.mean_reward, final.step, len(started)) == (weight_after(2), 4, 4)
+    again = session.evaluate("final", 2)
+    assert (again.skipped, again.mean_reward, len(started)) == (True, final.mean_reward, 4)
 
 
-def test_steps_and_receipt_are_there_before_the_checkpoint_is_complete(opened: TrainingSession) -> None:
-    def look(_: StepsTrainer) -> None:
-        receipt = opened.folder.receipt("iteration-0001", IterationReceipt)
-        assert receipt is not None and receipt.metrics["reward_mean"] == 1.5
-        assert (opened.folder.root / "steps" / "iteration-0001.jsonl").is_file()
-
-    StepsTrainer.faults["save"] = look
-    opened.train_iteration(1)
-    assert not StepsTrainer.faults, "it was looked at"
-
-
-def test_other_weights_than_those_held_are_loaded_in_new_workers(opened: TrainingSession) -> None:
-    for iteration in (1, 2):
-        opened.train_iteration(iteration)
-    opened.evaluate("iteration-1", 1)
-    assert said(opened, "iteration-1") == steps_of(1)
-    assert [trainer.closed for trainer in StepsTrainer.started] == [True, False]
-    opened.train_iteration(3)
-    assert saved(opened, 3) == steps_of(3)
+def test_training_after_an_evaluation_of_the_same_weights_keeps_the_workers(
+    session: TrainingSession, started: list[OneWeight]
+):
+    session.evaluate("baseline", 0)
+    session.train_iteration(1)
+    session.evaluate("iteration-1", 1)
+    session.train_iteration(2)
+    assert len(started) == 1
+    assert weight_of(session, 2) == weight_after(2)
 
 
-def test_an_exported_folder_is_judged_by_workers_that_loaded_it_and_never_trained_on(opened: TrainingSession) -> None:
-    opened.train_iteration(1)
-    receipt = opened.evaluate("final", 1, exported=True)
-    trained, judged = StepsTrainer.started
-    assert (judged.source, judged.prepared) == (str(opened.folder.export), False)
-    assert trained.closed and said(opened, "final") == steps_of(1)
-    assert receipt.step == STEPS
-    opened.train_iteration(2)
-    assert judged.closed, "its weights have no optimiser"
-    assert StepsTrainer.started[2].source != judged.source
-    assert saved(opened, 2) == steps_of(2)
+def test_a_failed_evaluation_leaves_no_workers_and_no_receipt(
+    session: TrainingSession, started: list[OneWeight], monkeypatch: pytest.MonkeyPatch
+):
+    session.train_iteration(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(OneWeight, "evaluate", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            session.evaluate("final", 1)
+    assert session.worker_pids() == [] and not started[0].is_open
+    assert session.evaluate("final", 1).mean_reward == weight_after(1)
 
 
-def test_an_export_is_on_disk_before_it_has_its_name_and_is_written_once(
-    opened: TrainingSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    synced: list[Path] = []
-
-    def sync(folder: Path) -> None:
-        assert not opened.folder.export.exists()
-        synced.extend(folder.iterdir())
-
-    monkeypatch.setattr(module, "sync_tree", sync)
-    opened.train_iteration(1)
-    folder = opened.export(1)
-    assert {path.name for path in synced} == {"config.json", "weights.json"}
-    opened.train_iteration(2)
-    assert opened.export(2) == folder
-    assert json.loads((folder / "weights.json").read_text()) == steps_of(1)
+def test_an_export_is_written_once_and_whole(session: TrainingSession, fails_at: set[int]):
+    session.train_iteration(1)
+    fails_at.add(EXPORT)
+    with pytest.raises(RuntimeError, match="a worker died"):
+        session.export(1)
+    assert not session.folder.export.exists(), "half an export would be registered"
+    written = session.export(1) / "config.json"
+    assert json.loads(written.read_text())["weight"] == weight_after(1)
+    stamp = written.stat().st_mtime_ns
+    assert session.export(1) / "config.json" == written and written.stat().st_mtime_ns == stamp
 
 
 @pytest.mark.parametrize(
     ("error", "status"),
-    [(None, RunStatus.FINISHED), (WorkerDied("gone"), RunStatus.FAILED), (KeyboardInterrupt(), RunStatus.KILLED)],
-    ids=["finished", "failed", "cancelled"],
+    [(None, "FINISHED"), (ValueError("no"), "FAILED"), (KeyboardInterrupt(), "KILLED"), (SystemExit(1), "KILLED")],
+    ids=["nothing", "an-error", "an-interrupt", "an-exit"],
 )
 def test_the_mlflow_run_ends_as_the_flow_did(
-    plan: RunPlan, monkeypatch: pytest.MonkeyPatch, error: BaseException | None, status: RunStatus
+    plan: RunPlan, home: Home, error: BaseException | None, status: str
 ) -> None:
-    monkeypatch.setattr(module, "_sessions", {plan.run_dir: open_session(plan)})
-    session = session_for(plan)
-    session.train_iteration(1)
-    with pytest.raises(type(error)) if error else nullcontext(), close_run(plan):
-        if error is not None:
+    def state() -> str:
+        return MlflowClient(home.mlflow_uri).get_run(plan.mlflow_run_id).info.status
+
+    session_for(plan).tracking.log_metrics({"reward_mean": 1.0}, 1)
+    assert state() == "RUNNING"
+    if error is None:
+        with close_run(plan):
+            pass
+    else:
+        with pytest.raises(type(error)), close_run(plan):
             raise error
-    assert session.tracking.ended == [status]  # type: ignore[attr-defined]
-    close_sessions()
-    assert session.worker_pids() == [] and session_for(plan) is not session
+    assert state() == status
+    assert MlflowClient(home.mlflow_uri).get_run(plan.mlflow_run_id).data.metrics["reward_mean"] == 1.0

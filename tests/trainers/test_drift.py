@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from rl_core.errors import ModelError, UserError
-from rl_core.trainers import progress
 from rl_core.trainers.drift import check_delta, delta_limit, watch_delta
 from rl_core.trainers.progress import ProgressEvent
 from rl_core.trainers.text import TextTrainer
@@ -34,19 +33,23 @@ def test_rounding_is_no_news_and_more_is_a_warning_and_then_the_end() -> None:
         check_delta(metrics(math.nan, 2.0), 0.1, 3)
 
 
-def test_exactly_half_of_the_limit_is_no_news_and_exactly_the_limit_is_a_warning() -> None:
-    assert check_delta(metrics(0.05), 0.1, 3) is None
-    assert check_delta(metrics(0.1), 0.1, 3) is not None
+def test_exactly_the_limit_is_within_it_and_half_of_it_is_no_news() -> None:
+    assert check_delta(metrics(0.5), 1.0, 3) is None
+    assert check_delta(metrics(math.nextafter(0.5, 1)), 1.0, 3) is not None
+    assert check_delta(metrics(1.0), 1.0, 3) is not None
+    with pytest.raises(ModelError):
+        check_delta(metrics(math.nextafter(1.0, 2)), 1.0, 3)
 
 
 def test_a_warning_is_announced_with_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[ProgressEvent] = []
-    monkeypatch.setattr(progress, "listeners", [heard.append])
-    watch_delta(metrics(0.01), 0.1, 2, 8)
-    watch_delta(metrics(0.06), 0.1, 3, 8)
-    (note,) = heard
-    assert (note.phase, note.step, note.total_steps) == ("note", 3, 8)
-    assert "0.06 in the mean" in note.text
+    monkeypatch.setattr("rl_core.trainers.progress.listeners", [heard.append])
+    watch_delta(metrics(0.04), 0.1, 3, 9)
+    assert heard == []
+    watch_delta(metrics(0.06), 0.1, 3, 9)
+    (event,) = heard
+    assert (event.phase, event.step, event.total_steps) == ("note", 3, 9)
+    assert event.text == check_delta(metrics(0.06), 0.1, 3)
 
 
 def test_nothing_is_said_of_a_step_that_trained_nothing_or_has_no_limit() -> None:
@@ -63,21 +66,22 @@ def test_limits_follow_format_and_engine(tmp_path: Path) -> None:
     assert limit(**in_process, fsdp={"param_dtype": "float32"}) == 0.01
     assert limit(**in_process, fsdp={"param_dtype": "bfloat16"}) == 0.1
     assert limit(fsdp={"param_dtype": "bfloat16"}) == 0.2
-    assert limit(fsdp={"param_dtype": "float32"}) == 0.01
-    vllm = {"rollout": {"engine": "vllm"}, "placement": {"num_devices": 2, "rollout_devices": 1}}
-    for param_dtype in ("bfloat16", "float32"):
-        assert limit(**in_process, **vllm, fsdp={"param_dtype": param_dtype}) == 0.2, "its kernels are its own"
     assert limit(rollout={"max_delta_log_prob": 3.0}) == 3.0
+    # In float32 a dedicated engine computes as the trainer does; vLLM has kernels of its own.
+    exact = {"fsdp": {"param_dtype": "float32"}}
+    assert limit(rollout={"sync": {"dtype": "float32"}}, **exact) == 0.01
+    vllm = {"engine": "vllm", "sync": {"dtype": "float32"}}
+    assert limit(**in_process, rollout=vllm, placement=DEDICATED["placement"], **exact) == 0.2
 
 
-def test_where_rollouts_have_older_weights_only_a_limit_of_ones_own_holds(tmp_path: Path) -> None:
-    average = {"decay": 0.5, "mirror": True}
-    older: list[dict[str, Any]] = [{"rollout": {"steps_ahead": 1}}, {"ema_full": average | {"rollout": True}}]
-    for changes in older:
-        assert delta_limit(recipe(tmp_path, **changes)) is None
-        own = {**changes, "rollout": {"max_delta_log_prob": 3.0, **changes.get("rollout", {})}}
-        assert delta_limit(recipe(tmp_path, **own)) == 3.0
-    assert delta_limit(recipe(tmp_path, ema_full=average)) == 0.2, "rollouts have the weights themselves"
+def test_rollouts_of_other_weights_than_the_trained_ones_have_no_limit(tmp_path: Path) -> None:
+    """Steps ahead sample older weights, an average other ones; what differs is not rounding."""
+    assert delta_limit(recipe(tmp_path, rollout={"steps_ahead": 1})) is None
+    averaged = {"decay": 0.5, "mirror": True, "rollout": True}
+    assert delta_limit(recipe(tmp_path, ema_full=averaged)) is None
+    assert delta_limit(recipe(tmp_path, ema_full=averaged | {"rollout": False})) is not None
+    told = recipe(tmp_path, ema_full=averaged, rollout={"max_delta_log_prob": 3.0})
+    assert delta_limit(told) == 3.0, "what the recipe says holds"
 
 
 @pytest.mark.slow
