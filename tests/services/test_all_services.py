@@ -106,7 +106,10 @@ def test_only_one_command_at_a_time_starts_or_stops(
     monkeypatch.undo()
 
 
-def test_a_service_has_a_session_of_its_own_and_is_prepared_before(tmp_path: Path) -> None:
+def test_a_service_has_a_session_of_its_own_and_is_prepared_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service_module, "START_S", 5.0)
     prepared: list[bool] = []
     one = replace(sleeper(), prepare=lambda: prepared.append(True), answers=lambda: bool(prepared))
     record = one.start(tmp_path, tmp_path / "sleeper.log")

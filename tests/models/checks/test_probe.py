@@ -130,6 +130,15 @@ def test_what_is_not_used_is_named_with_the_reason(tmp_path: Path) -> None:
     assert "the prompt is computed for every row" in notes
 
 
+def test_a_way_that_a_model_does_not_have_is_closed_and_no_news(tmp_path: Path) -> None:
+    saved("lfm2", tmp_path)
+    paths = loaded(tmp_path).paths
+    assert paths is not None
+    assert (set(paths.closed), paths.refused, paths.notes("Lfm2")) == ({Way.PACKED, Way.SHARED}, {}, [])
+    assert "carry something from row to row" in str(paths.why_not(Way.PACKED))
+    assert paths.why_not(Way.PADDED) is None
+
+
 def test_a_model_without_such_attention_is_loaded_with_its_own(tmp_path: Path) -> None:
     saved("gpt_oss", tmp_path)
     policy = loaded(tmp_path)
