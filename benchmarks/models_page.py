@@ -144,7 +144,7 @@ def summary(families: list[Family], columns: tuple[str, ...], num_types: int) ->
     if len(_revisions(families)) > 1:
         lines.append(
             "* The rows are of several revisions of the code, which are listed at the end: what is wrong in an older "
-            "one may be mended since, and has not been looked at again."
+            "one may be fixed since, and has not been checked again."
         )
     return "\n".join([*lines, "", _costs(loaded, columns)])
 
