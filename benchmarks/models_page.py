@@ -175,6 +175,7 @@ def _listed(pairs: list[tuple[str, str]]) -> str:
 
 def _general(why: str) -> str:
     """A reason without the figures and names of one model."""
+    why = re.sub(r"\S*/check-models-\w+/", "", why)
     why = re.sub(r"\bby up to [\d.e+-]+", "", why)
     why = re.sub(r"\bdiffers? from its own forward by [\d.e+-]+ in the mean and [\d.e+-]+ at most", "differs", why)
     why = re.sub(r"\b[A-Z]\w*(ForCausalLM|LMHeadModel|ForConditionalGeneration)\b", "the model", why)
