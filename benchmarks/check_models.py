@@ -33,7 +33,9 @@ FOUND = Path(__file__).parents[1] / "build" / "check-models.jsonl"
 """Where what was found lies, unless told otherwise."""
 ALIKE = 1e-4
 """Difference of a log-probability or entropy up to which two ways are the same, by the standard deviation of the
-model's log-probabilities, which is about 2 nats for most."""
+model's log-probabilities, which is about 2 nats for most; what rounding errors of its weights change comes on top,"""
+ROUNDING = 5 * ALIKE
+"""up to this: beyond it a row has taken another way, such as another expert."""
 LIMIT_S = 300.0
 """For all paths of a family."""
 MOVED = 10
@@ -102,7 +104,7 @@ class Check:
             return Family(self.model_type, not_built=f"plain transformers fails on rows of text: {truth}")
         self.truth: Found = truth[0]
         self.cool: Found = truth[1]
-        self.alike = ALIKE * self.truth.spread
+        self.alike = ALIKE * self.truth.spread + min(self._rounding(), ROUNDING * self.truth.spread)
         found = apart(model_paths.all_paths, self.model, str(self.folder), limit_s=LIMIT_S)
         if isinstance(found, Failed):
             cell = self._failed(found)
@@ -113,6 +115,13 @@ class Check:
             cells[name] = self._path(found[name])
         cells["export"], cells["sync"] = self._trained(found)
         return Family(self.model_type, cells)
+
+    def _rounding(self) -> float:
+        """Largest difference that rounding errors of the weights make to the model's own answers."""
+        found = apart(model_paths.plain_rounded, self.model, self.model_type, self.rows)
+        if isinstance(found, Failed):
+            return 0.0
+        return _largest([(found.log_probs, self.truth.log_probs), (found.entropies, self.truth.entropies)])
 
     def _plain(self, *several: tuple[list[Row], float], folder: str = "") -> Any:
         return apart(model_paths.plain, folder or self.model, self.model_type, *several)

@@ -112,6 +112,20 @@ def plain(folder: str, model_type: str, *several: tuple[list[Row], float]) -> li
         return [_said(model, some, temperature) for some, temperature in several]
 
 
+def plain_rounded(folder: str, model_type: str, some: list[Row]) -> Found:
+    """What transformers itself says of rows when every weight is off by a rounding error of float32.
+
+    The distance from what it says without is what an order of summing up may change.
+    """
+    model = auto_class(model_type).from_pretrained(folder, dtype=torch.float32).eval()
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for weight in model.parameters():
+            moved = torch.randn(weight.shape, generator=generator) * torch.finfo(torch.float32).eps
+            weight.mul_(1 + moved)
+        return _said(model, some, 1.0)
+
+
 def _said(model: Any, some: list[Row], temperature: float) -> Found:
     found, spreads = Found(), []
     for prompt, response in some:

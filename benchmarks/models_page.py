@@ -44,13 +44,14 @@ log-probabilities are compared with those of `rl-train` on torch {torch}, on a C
 | sync | the same policy, and a dedicated engine that was sent its weights: all, merged, and as adapters |
 
 A cell gives the largest difference of all. Up to {alike:g} of the standard deviation of the log-probabilities (about 2
-nats) it is **equal**. Where a path **falls back** another is taken instead, which is equal. What is **refused**
-ends with a message before anything is trained. The numbers in brackets are those of the reasons below the table.
-Pictures and sounds are left out here: models that also see are computed on text.
+nats) it is **equal**, more where rounding errors of the weights themselves change the model's answers by more. Where a
+path **falls back** another is taken instead, which is equal. What is **refused** ends with a message before anything is
+trained. The numbers in brackets are those of the reasons below the table. Pictures and sounds are left out here: models
+that also see are computed on text.
 """
 INSTEAD = {
     "own forward": "modules of transformers compute in the place of ours: a little slower",
-    "padded": "rows are computed one by one, and decoded beside rows of the same length only: several times slower",
+    "padded": "rows are computed one by one, and each prompt's replies are decoded by themselves: several times slower",
     "packed": "rows are padded, which is the default; a recipe that asks for packing by "
     "`placement.max_tokens_per_micro_batch` is refused",
     "shared": "the prompt is computed again for each reply to it: slower with long prompts",

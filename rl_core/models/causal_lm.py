@@ -225,8 +225,13 @@ class CausalLMPolicy(nn.Module):
     @property
     def lora_targets(self) -> list[str] | str:
         """Linear layers that get an adapter unless a recipe names others."""
-        linear = {name: module for name, module in self.model.named_modules() if isinstance(module, nn.Linear)}
-        if all(type(module) is nn.Linear for module in linear.values()):
+        modules = dict(self.model.named_modules())
+        linear = {name: module for name, module in modules.items() if isinstance(module, nn.Linear)}
+        is_plain = all(type(module) is nn.Linear for module in linear.values())
+        # peft goes by the last part of a name: a layer called "0" would stand for every first layer of a list.
+        own_names = {name.rpartition(".")[2] for name in linear}
+        is_named = not any(name.rpartition(".")[2] in own_names for name in modules if name not in linear)
+        if is_plain and is_named:
             return "all-linear"
         # A family's own kind of linear layer computes something that an adapter does not know.
         head = self.language_model.get_output_embeddings()

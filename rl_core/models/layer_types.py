@@ -1,7 +1,7 @@
-"""Which layers of a transformers model look no further than causal attention does.
+"""What the layers of a transformers model have in common, and which look no further than causal attention does.
 
-Only those can be cut at will: packed end to end, shared between siblings, or exchanged between ranks. Convolutions,
-recurrences and other kinds of attention would carry something over from a neighbour, without a word.
+Only the latter can be cut at will: packed end to end, shared between siblings, or exchanged between ranks.
+Convolutions, recurrences and other kinds of attention would carry something over from a neighbour, without a word.
 """
 
 from __future__ import annotations
@@ -18,3 +18,13 @@ def other_layers(model: Any) -> list[str]:
     if getattr(model, "_is_stateful", False):
         found |= {"state"}
     return sorted(found)
+
+
+def sizes_of_layers(config: Any, name: str) -> set[int]:
+    """The values of a field of a config: one, or as many as differ from layer to layer; empty where it has none.
+
+    A config whose layers differ refuses to give one value for all (`AmbiguousGlobalPerLayerAttributeError`).
+    """
+    configs = [config.per_layer_config[layer] for layer in range(config.num_hidden_layers)]
+    values = {getattr(one, name, None) for one in configs}
+    return {value for value in values if isinstance(value, int) and value > 0}

@@ -8,11 +8,15 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 from torch import nn
 
 from rl_core.errors import ModelError
 from rl_core.models.adapters.lora import inject_lora
 from rl_core.models.causal_lm import CausalLMPolicy, blocks, load_policy
+from rl_core.models.checks.comparison import LENGTHS, token_rows
+from rl_core.models.layer_types import sizes_of_layers
 from schemas.recipe import LoraConfig, ModelConfig
 
 BERT: dict[str, Any] = {
@@ -24,6 +28,8 @@ BERT: dict[str, Any] = {
     "is_decoder": True,
     "initializer_range": 0.25,
 }
+WORDS = {str(word): word for word in range(97)}
+LLAMA = {key: value for key, value in BERT.items() if key not in ("is_decoder", "initializer_range")}
 MAMBA: dict[str, Any] = {"vocab_size": 97, "hidden_size": 32, "num_hidden_layers": 2, "state_size": 4}
 
 
@@ -79,3 +85,26 @@ def test_a_model_without_plain_linear_layers_says_so() -> None:
     policy = CausalLMPolicy(built(transformers.FalconConfig(**shape)))
     with pytest.raises(ModelError, match="FalconForCausalLM has no plain linear layer"):
         inject_lora(policy, LoraConfig(rank=4), seed=0)
+
+
+def test_a_layer_named_by_a_number_is_not_taken_for_every_block_of_that_number() -> None:
+    policy = CausalLMPolicy(built(transformers.LlamaConfig(**LLAMA)))
+    policy.model.model.extra = nn.Sequential(nn.Linear(32, 32), nn.GELU(), nn.Linear(32, 32))
+    inject_lora(policy, LoraConfig(rank=4), seed=0)
+    assert adapted(policy) == {*(f"{name}_proj" for name in "qkvo"), "gate_proj", "up_proj", "down_proj", "0", "2"}
+    assert "lm_head" not in adapted(policy)
+
+
+def test_a_length_that_stands_for_no_limit_is_none() -> None:
+    config = transformers.XLNetConfig(vocab_size=97)
+    assert config.max_position_embeddings == -1
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=Tokenizer(WordLevel(WORDS, "0")))
+    rows = token_rows(tokenizer, config)
+    assert [len(row.ids_L) for row in rows] == [sum(lengths) for lengths in LENGTHS]
+
+
+def test_sizes_that_differ_from_layer_to_layer_are_all_looked_at() -> None:
+    config = transformers.LlamaConfig(**LLAMA, per_layer_config={1: {"intermediate_size": 64}})
+    assert sizes_of_layers(config, "num_attention_heads") == {4}
+    assert sizes_of_layers(config, "intermediate_size") == {48, 64}
+    assert sizes_of_layers(config, "moe_intermediate_size") == set()

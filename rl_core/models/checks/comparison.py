@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rl_core.models.checks.row_length import longest_row
 from rl_core.models.media import PromptMedia
 
 LENGTHS = ((1, 12), (4, 12), (8, 10), (16, 8), (24, 8))
@@ -75,7 +76,10 @@ def token_rows(tokenizer: Any, config: Any, *, num_choices: int | None = None) -
     size = min(len(tokenizer), text.vocab_size, num_choices or len(tokenizer))
     special = {*tokenizer.all_special_ids, *_other_senses(config)}
     ordinary = torch.tensor([token for token in range(size) if token not in special])
-    longest = getattr(text, "max_position_embeddings", None) or max(map(sum, LENGTHS))
+    longest = max(map(sum, LENGTHS))
+    limit = longest_row(text.to_dict())
+    if limit is not None:
+        longest = min(longest, limit.num_tokens)
     generator = torch.Generator().manual_seed(0)
     rows = []
     for prompt, reply in LENGTHS:

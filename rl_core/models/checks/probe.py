@@ -55,7 +55,7 @@ class Path(StrEnum):
         return {
             Path.PART: "text goes through the whole model",
             Path.KERNELS: "the model's own modules are used",
-            Path.PADDED: "rows are computed one by one, and decoded beside rows of the same length only",
+            Path.PADDED: "rows are computed one by one, and each prompt's replies are decoded by themselves",
             Path.PACKED: "rows are padded",
             Path.SHARED: "the prompt is computed for every row",
             Path.CACHED: "every token is decoded by the model's own forward over the whole row, which is slow",

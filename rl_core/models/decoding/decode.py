@@ -112,13 +112,10 @@ def decode(
 
 
 def _batches(policy: Any, requests: list[Request]) -> list[list[int]]:
-    """The requests that are decoded beside each other: all, or those of one length where padding is none."""
+    """The requests that are decoded beside each other: all, or each by itself where rows of a batch disturb others."""
     if policy.paths is None or policy.paths.why_not(Path.PADDED) is None:
         return [list(range(len(requests)))]
-    by_length: dict[int, list[int]] = {}
-    for place, request in enumerate(requests):
-        by_length.setdefault(len(request.token_ids), []).append(place)
-    return list(by_length.values())
+    return [[place] for place in range(len(requests))]
 
 
 def _decode(
@@ -219,9 +216,8 @@ def _reading(
     with without_hooks(policy.language_model):
         read: Any
         if not uses_cache:
-            read = ByRecomputing(
-                backbone, ids_BP.repeat_interleave(counts_P, 0), attention_BP.repeat_interleave(counts_P, 0)
-            )
+            rows = (one.repeat_interleave(counts_P, 0) for one in (ids_BP, attention_BP))
+            read = ByRecomputing(backbone, *rows, together=policy.paths.why_not(Path.PADDED) is None)
         elif not plain:
             read = ByTransformers(backbone, output.past_key_values, counts_P, attention_BP)
         else:

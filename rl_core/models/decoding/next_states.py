@@ -110,20 +110,25 @@ class ByTransformers:
 class ByRecomputing:
     """Tokens through the model as it is, over the whole row every time: for models whose cache cannot be used.
 
-    Args: ids_RL, attention_RL: the prompts, padding first.
+    Args: ids_RL, attention_RL: the prompts, padding first. together: whether the model computes rows of a batch as it
+    computes each by itself.
     """
 
-    def __init__(self, model: Any, ids_RL: Tensor, attention_RL: Tensor) -> None:
-        self.model, self.ids_RL, self.attention_RL = model, ids_RL, attention_RL
+    def __init__(self, model: Any, ids_RL: Tensor, attention_RL: Tensor, *, together: bool) -> None:
+        self.model, self.ids_RL, self.attention_RL, self.together = model, ids_RL, attention_RL, together
 
     def step(self, tokens_R: Tensor, positions: Tensor) -> Tensor:
         """Append a token to each row. Returns: its hidden states after the last norm, [R, H]."""
         self.ids_RL = torch.cat([self.ids_RL, tokens_R[:, None]], 1)
         self.attention_RL = nn.functional.pad(self.attention_RL, (0, 1), value=1)
+        rows = [slice(None)] if self.together else [slice(row, row + 1) for row in range(len(self.ids_RL))]
+        return torch.cat([self._last_states(self.ids_RL[some], self.attention_RL[some]) for some in rows])
+
+    def _last_states(self, ids_RL: Tensor, attention_RL: Tensor) -> Tensor:
         inputs = {
-            "input_ids": self.ids_RL,
-            "attention_mask": self.attention_RL,
-            "position_ids": (self.attention_RL.cumsum(-1) - 1).clamp_min(0),
+            "input_ids": ids_RL,
+            "attention_mask": attention_RL,
+            "position_ids": (attention_RL.cumsum(-1) - 1).clamp_min(0),
         }
         return self.model(**taken_by(self.model, inputs), use_cache=False).last_hidden_state[:, -1]
 

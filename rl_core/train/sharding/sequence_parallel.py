@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from rl_core.errors import ModelError
-from rl_core.models.layer_types import other_layers
+from rl_core.models.layer_types import other_layers, sizes_of_layers
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -120,7 +120,7 @@ def check_sequence_parallel(model: Any, sp_size: int, tp_size: int = 1) -> None:
         raise ModelError(
             f"placement.sp_size {sp_size}: {name} has layers of type {other} that carry a state along; {remedy}"
         )
-    heads = config.num_attention_heads // tp_size
+    heads = math.gcd(*sizes_of_layers(config, "num_attention_heads")) // tp_size
     if heads % sp_size:
         fitting = ", ".join(str(size) for size in range(1, heads + 1) if heads % size == 0)
         raise ModelError(

@@ -16,6 +16,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate
 from torch.distributed.tensor.placement_types import Placement
 
 from rl_core.errors import ModelError
+from rl_core.models.layer_types import sizes_of_layers
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -71,8 +72,8 @@ def check_tensor_parallel(model: Any, tp_size: int) -> None:
 
 def _divided_sizes(config: Any) -> dict[str, int]:
     names = ("num_attention_heads", "num_key_value_heads", "intermediate_size", "moe_intermediate_size")
-    sizes = {name: getattr(config, name, None) for name in names}
-    return {name: size for name, size in sizes.items() if isinstance(size, int) and size > 0}
+    sizes = {name: sizes_of_layers(config, name) for name in names}
+    return {name: math.gcd(*values) for name, values in sizes.items() if values}
 
 
 def _styles(model: Any, tp_size: int) -> dict[str, str]:
