@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,7 +14,10 @@ from rl_core.distributed import DataProtoRef, Remote
 from rl_core.errors import RewardError
 from rl_core.models.decoding.decode import StopReason
 from rl_core.rewards.combine import Earned, combine, score_metrics
+from rl_core.rewards.resolve import resolve_scorers
 from rl_core.rewards.service import ERRORS, SCORES
+from rl_core.trainers.track import Rollouts
+from schemas.recipe import Recipe
 from schemas.rewards import FailurePolicy, RewardServiceConfig, Truncation
 
 PART = "reward/"
@@ -23,6 +27,30 @@ SCORED = "score/"
 ASKED = ("prompt", "replies", "ground_truth", "stop_reason", "last_reply_tokens", "failed", "response_mask")
 MEDIA = ("images", "videos", "metadata")
 """What scorers are shown besides of a sample that is no text."""
+
+
+@dataclass
+class ServiceScorer:
+    """A track's `Scorer` whose rewards are the environments' and, with them, those of the recipe's scorers."""
+
+    service: Remote | None
+    """Unset where the recipe names no scorers."""
+    weights: dict[str, float]
+    """Of the service's scorers, in order."""
+    config: RewardServiceConfig
+    max_length: int | None
+    """Limit of one reply; unset where all rows have the same number of actions."""
+
+    @classmethod
+    def of(cls, recipe: Recipe, service: Remote | None, max_length: int | None) -> ServiceScorer:
+        """That of a recipe. Args: service: over the recipe's scorers."""
+        weights = {key: config.weight for key, _, config in resolve_scorers(recipe.rewards)}
+        return cls(service, weights, recipe.reward_service, max_length)
+
+    def add_rewards(self, rollout: DataProtoRef, rollouts: Rollouts) -> dict[str, float]:
+        """What `add_scores` does."""
+        limit = rollout.tensor("response_mask").shape[1] if self.max_length is None else self.max_length
+        return add_scores(rollout, self.service, self.weights, self.config, limit)
 
 
 def score_column(key: str) -> str:
