@@ -104,7 +104,7 @@ def test_a_resumed_run_syncs_before_its_first_rollout(tiny_model_dir: Path, tmp_
             trainer.backends()["policy"].load(str(tmp_path / "policy"))
             engine_of(trainer).rollout(prompt_batch(ITEMS[:2]), 0, trainer.backends()["policy"].weight_version())
     with running(settings) as resumed:
-        assert resumed.engine.weight_version() is None
+        assert engine_of(resumed).weight_version() is None
         resumed.load(str(tmp_path))
         resumed.load_state_dict(state)
         metrics, rollout = resumed.step()

@@ -13,7 +13,7 @@ import torch
 
 from rl_core.algorithms import algorithms
 from rl_core.algorithms.tokens import check_serves_tokens
-from rl_core.distributed import Block, DevicePool, placement
+from rl_core.distributed import Block, DevicePool, Remote, placement
 from rl_core.distributed.blocks import _open_block
 from rl_core.envs import BaseTextEnv, BaseTextEnvStepOutput
 from rl_core.errors import RecipeError

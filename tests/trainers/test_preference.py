@@ -68,12 +68,8 @@ def run(recipe: Recipe, steps: int = 3, items: list[dict[str, Any]] = ITEMS) -> 
         metrics = [trainer.step()[0] for _ in range(steps)]
         played = trainer.evaluate(HELD_OUT, 1)
         scores = {name: played.tensor(name).tolist() for name in ("rewards", *trainer.held_out_scores)}
-        return Outcome(
-            trainer.backends()["policy"].full_state()[0],
-            metrics,
-            scores,
-            trainer.tracks["pairs"].learner.algorithm.delta,
-        )
+        learner = trainer.tracks["pairs"].learner
+        return Outcome(learner.backend.full_state()[0], metrics, scores, learner.algorithm.state_dict()["delta"])
 
 
 class running:
