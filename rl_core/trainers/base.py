@@ -1,7 +1,8 @@
 """The one loop: rollout → reward → advantage → train → weight sync → log.
 
-`Trainer.step` is the whole of a turn. It knows tracks (`track.Track`), not domains: what a track samples with, where
-its rewards come from and what trains it are parts, which a domain puts together in `Trainer.wire`.
+`Trainer.step` is the whole of a turn. It knows tracks (`track.Track`), not domains: what a track
+samples with, where its rewards come from and what trains it are parts, which a domain puts together
+in `Trainer.wire`.
 """
 
 from __future__ import annotations
@@ -15,16 +16,14 @@ from typing import Any
 
 import torch
 
-from rl_core.algorithms.metrics import to_floats
 from rl_core.data.order.curriculum import CurriculumSource
 from rl_core.data.order.source_of_recipe import training_source
 from rl_core.data_proto import DataProto
 from rl_core.distributed import Block, DataProtoRef, DevicePool, Remote, placement
-from rl_core.errors import RewardError
 from rl_core.train.critic import critic_metrics
+from rl_core.trainers.advantages import add_advantages
 from rl_core.trainers.drift import watch_delta
 from rl_core.trainers.length_penalty import add_greedy_rewards, shape_overlong
-from rl_core.trainers.measures import row_measures
 from rl_core.trainers.progress import ProgressEvent, announce
 from rl_core.trainers.refill import Refill
 from rl_core.trainers.track import Ahead, Learner, Rollouts, Track, Wiring, prompt_batch
@@ -34,7 +33,10 @@ from schemas.recipe import Recipe
 
 
 class Trainer(ABC):
-    """A running training job: workers, data position and step count. A domain is a subclass with its `wire`."""
+    """A running training job: workers, data position and step count.
+
+    A domain is a subclass with its `wire`.
+    """
 
     wiring: Wiring
 
@@ -57,7 +59,7 @@ class Trainer(ABC):
             collective_timeout_s=placement.collective_timeout_s,
         )
         self.staleness: int | None = None
-        """Changes of the weights since those that sampled the present step; None where the latest did."""
+        """Changes of the weights since the present step was sampled; None where there are none."""
         self._ahead: Ahead | None = None
         self._seconds: dict[str, float] = {}
 
@@ -82,7 +84,10 @@ class Trainer(ABC):
         return total_steps(self.recipe)
 
     def step(self) -> tuple[dict[str, float], DataProtoRef]:
-        """One turn of the loop. Returns: the step's metrics, and the rollout of the track that was sampled first."""
+        """One turn of the loop.
+
+        Returns: the step's metrics, and the rollout of the track that was sampled first.
+        """
         self._seconds = {}
         prompts, rollouts = self._sample()
         metrics: dict[str, dict[str, float]] = {}
@@ -106,7 +111,7 @@ class Trainer(ABC):
         return merged, rollouts[list(self.tracks)[-1]]
 
     def _sample(self) -> tuple[DataProto, dict[str, DataProtoRef]]:
-        """The step's prompts, and a rollout of each track; they may have been started a step ahead."""
+        """The step's prompts, and a rollout of each track, which a step ahead may have started."""
         ahead, self._ahead, self.staleness = self._ahead, None, None
         if ahead is None:
             prompts = prompt_batch(self.source.next_batch())
@@ -118,7 +123,10 @@ class Trainer(ABC):
         return ahead.prompts, {track.name: rollout}
 
     def _rollout(self, prompts: DataProto, attempt: int = 0) -> dict[str, DataProtoRef]:
-        """One batch per track, each made from those before it. Args: attempt: number of the rollout in its step."""
+        """One batch per track, each made from those before it.
+
+        Args: attempt: number of the rollout in its step.
+        """
         rollouts: dict[str, DataProtoRef] = {}
         with self._phase("rollout"):
             for track in reversed(self.tracks.values()):
@@ -126,7 +134,10 @@ class Trainer(ABC):
         return rollouts
 
     def _reward(self, track: Track, prompts: DataProto, rollouts: Rollouts) -> dict[str, float]:
-        """Everything that changes or compares with the rewards of a track's rollout, in place. Returns: metrics."""
+        """Everything that changes or compares with the rewards of a track's rollout, in place.
+
+        Returns: metrics.
+        """
         algorithm, rollout = track.learner.algorithm, rollouts[track.name]
         overlong, limit = getattr(algorithm.config, "overlong", None), self.recipe.rollout.max_new_tokens
         with self._phase("reward"):
@@ -167,7 +178,7 @@ class Trainer(ABC):
     def _refilled(
         self, track: Track, rollout: DataProtoRef
     ) -> tuple[DataProto | DataProtoRef, float, dict[str, float]]:
-        """Where the algorithm samples dynamically, roll out again until every group teaches something.
+        """Where the algorithm samples dynamically, roll out until every group teaches something.
 
         Returns: what to train on, tokens that were sampled for it, and counts.
         """
@@ -192,7 +203,7 @@ class Trainer(ABC):
         return sibling_groups(batch.non_tensor_batch[track.siblings_share].tolist())
 
     def _use_engines_meanwhile(self) -> None:
-        """While training goes on, engines go to sleep, or on to the next step; never past a checkpoint."""
+        """During training, engines sleep or go on to the next step, but never past a checkpoint."""
         for track in self.tracks.values():
             track.sampler.engine.rest()
         if self.recipe.rollout.steps_ahead and (self.step_count + 1) % self.recipe.training.steps_per_iteration:
@@ -203,7 +214,10 @@ class Trainer(ABC):
             self._ahead = track.sampler.engine.start_rollout(prompts, self.step_count + 1, version)
 
     def _train(self, batches: dict[str, DataProto | DataProtoRef]) -> dict[str, dict[str, float]]:
-        """Train on the rewarded batches: all together, or each track with its own stack. Returns: metrics by track."""
+        """Train on the rewarded batches: all together, or each track with its own stack.
+
+        Returns: metrics by track.
+        """
         joint_stack = self.wiring.joint_stack
         if joint_stack is not None:
             for name, batch in batches.items():
@@ -220,7 +234,8 @@ class Trainer(ABC):
     def _adapt(self, track: Track, batch: DataProto | DataProtoRef, metrics: dict[str, float]) -> None:
         """Move the coefficients that adapt, once a step, by what all ranks measured together.
 
-        Args: metrics: of the track; some are added. Raises: ModelError where the engine sampled from another policy.
+        Args: metrics: of the track; some are added. Raises: ModelError where the engine sampled
+        from another policy.
         """
         learner = track.learner
         watch_delta(metrics, learner.max_delta_log_prob, self.step_count + 1, self.total_steps)
@@ -230,7 +245,7 @@ class Trainer(ABC):
         metrics["train_tokens_per_second"] = float(batch.tensor("num_tokens").sum()) / self._seconds["train"]
 
     def sync_weights(self) -> None:
-        """Send dedicated engines the weights that rollouts use, unless they hold them or are at work."""
+        """Send dedicated engines the weights of rollouts, unless they hold them or are at work."""
         if self._ahead is None:
             for track in self.tracks.values():
                 track.sampler.engine.up_to_date(evaluation=False)
@@ -246,12 +261,12 @@ class Trainer(ABC):
             return self.wiring.held_out.play(prompt_batch(items), max_new_tokens)
 
     def prepare(self, held_out: Sequence[dict[str, Any]]) -> None:
-        """What only the model before training can do; called once, before a checkpoint is loaded."""
+        """What only the model before training can do; called once, before a load."""
         if self.wiring.references is not None:
             self.wiring.references.prepare(self.source_items, held_out)
 
     def with_reference(self, held_out: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
-        """Rows with what the model before training says of them, where their scores compare with that."""
+        """Rows with what the model before training says of them, where scores compare with it."""
         references = self.wiring.references
         return held_out if references is None else references.added_to(held_out)
 
@@ -355,32 +370,3 @@ def _with_prefixes(metrics: Mapping[str, Mapping[str, float]]) -> dict[str, floa
     if len(metrics) == 1:
         return dict(*metrics.values())
     return {f"{track}/{name}": value for track, found in metrics.items() for name, value in found.items()}
-
-
-def add_advantages(algorithm: Any, rollout: DataProto | DataProtoRef, group_ids_B: torch.Tensor) -> dict[str, float]:
-    """Put `advantages` [B, T] into the rollout, in place. Rows without a verdict take no part.
-
-    Args: group_ids_B: [B] integers, equal for siblings.
-
-    An algorithm also gets where in the row each part of the reward was earned (`turn_rewards`), what the reward is made
-    of (`reward/<key>`) and `MEASURED`, where the rollout says so. With a critic there are also its `returns` [B, T].
-    Raises: RewardError when every row failed, with the first reason.
-    """
-    failed_B = rollout.tensor("failed")
-    good_B = ~failed_B
-    mask_BT = rollout.tensor("response_mask")
-    if not bool(good_B.any()):
-        raise RewardError(
-            f"every row of the rollout is without a verdict; first: {rollout.non_tensor_batch['error'][0]}"
-        )
-    rows = rollout.tensor("rewards")[good_B], group_ids_B[good_B], mask_BT[good_B]
-    measured = row_measures(rollout, good_B)
-    columns = {"advantages": torch.zeros(mask_BT.shape)}
-    columns["advantages"][good_B], metrics = algorithm.advantages(*rows, **measured)
-    if algorithm.needs_critic:
-        columns["returns"] = torch.zeros(mask_BT.shape)
-        columns["returns"][good_B] = algorithm.returns(*rows, **measured)
-    rollout.union(DataProto.from_dict(columns))
-    taught_B = (columns["advantages"][good_B] != 0).any(1)
-    counts = {"failed_rows": float(failed_B.sum()), "zero_advantage_share": 1.0 - float(taught_B.double().mean())}
-    return to_floats(metrics) | counts

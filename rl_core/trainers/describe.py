@@ -37,7 +37,7 @@ def describe_pairs(rollout: DataProtoRef) -> dict[str, float]:
 
 
 def rollout_metrics(rollout: DataProto | DataProtoRef) -> dict[str, float]:
-    """Reward, length and turns of a rollout, over the rows that have a verdict; NaN where there are none."""
+    """Reward, length and turns, over the rows that have a verdict; NaN where there are none."""
     good_B = ~rollout.tensor("failed")
     rewards_B = rollout.tensor("rewards")[good_B]
     lengths_B = rollout.tensor("num_tokens")[good_B].float()

@@ -1,4 +1,6 @@
-"""What the model before training says of pairs: from each forward pass, or computed once and kept in the cache."""
+"""What the model before training says of pairs: from each forward pass, or computed once and kept
+in the cache.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,8 @@ PAIRS_AT_ONCE = 256
 class PairReferences:
     """The reference's log-probabilities of both answers of each pair.
 
-    Args: engine: a PairEngine whose policy is still the reference, or keeps it. needed: whether the algorithm compares
-    with the reference at all. phase: tells listeners what is going on.
+    Args: engine: a PairEngine whose policy is still the reference, or keeps it. needed: whether the
+    algorithm compares with the reference at all. phase: tells listeners what is going on.
     """
 
     def __init__(
@@ -43,7 +45,7 @@ class PairReferences:
         self._stores: list[ReferenceStore] = []
 
     def prepare(self, *rows: Sequence[dict[str, Any]]) -> None:
-        """Where the recipe wants it, compute the reference of all pairs, or find it in the cache."""
+        """Where the recipe wants it, find the reference of all pairs in the cache or compute it."""
         if self.needed and self.recipe.preference.reference is ReferenceMode.PRECOMPUTED:
             self._stores = [self._store_of(items) for items in rows]
 

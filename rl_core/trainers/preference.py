@@ -1,4 +1,4 @@
-"""The domain of pairs of answers: no rollout, since the rows hold the answers; everything after it is the loop's."""
+"""The domain of pairs of answers: nothing is sampled, since the rows hold the answers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TRACK = "pairs"
 
 
 class PreferenceTrainer(Trainer):
-    """MPO and its siblings on a language model: chosen and rejected in one forward, delta owned here."""
+    """MPO and its siblings on a language model: chosen and rejected in one forward pass."""
 
     def wire(self) -> Wiring:
         """One block in which all components share a process per device.

@@ -1,7 +1,8 @@
-"""The prompt enhancer: a language model rewrites a prompt, a diffusion model draws it, scorers look at the picture.
+"""The prompt enhancer: a language model rewrites prompts, a diffusion model draws what it says.
 
-What of it is a tree of two tracks is in `writing_and_drawing`; here are its two models, what the second is given of the
-first, and the evaluation, which compares pictures of rewrites with those of the prompts as they were asked.
+What of it is a tree of two tracks is in `writing_and_drawing`; here are its two models, what the
+second is given of the first, and the evaluation, which compares pictures of rewrites with those of
+the prompts as they were asked.
 """
 
 from __future__ import annotations
@@ -88,8 +89,8 @@ def _drawings(items: Items, texts: DataProtoRef, track: ImagesTrack) -> list[dic
 
 @dataclass
 class BesideOriginals:
-    """Of each held-out prompt a greedy rewrite, with the scores of its picture and of one of the prompt itself, which
-    starts from the same noise.
+    """Of each held-out prompt a greedy rewrite, with the scores of its picture and of one of the
+    prompt itself, which starts from the same noise.
     """
 
     writer: Engine
@@ -99,7 +100,7 @@ class BesideOriginals:
 
     @property
     def scores(self) -> tuple[str, ...]:
-        """What scorers said of the enhanced prompts' pictures, and with a prefix, of the original ones'."""
+        """What scorers said of pictures of rewrites, and with a prefix, of prompts as asked."""
         keys = tuple(self.scorer.weights)
         return (*keys, ORIGINAL + "reward", *(ORIGINAL + key for key in keys))
 

@@ -31,7 +31,7 @@ MEDIA = ("images", "videos", "metadata")
 
 @dataclass
 class ServiceScorer:
-    """A track's `Scorer` whose rewards are the environments' and, with them, those of the recipe's scorers."""
+    """A track's `Scorer` that adds what the recipe's scorers say to what environments gave."""
 
     service: Remote | None
     """Unset where the recipe names no scorers."""
@@ -65,10 +65,10 @@ def add_scores(
     config: RewardServiceConfig,
     max_length: int,
 ) -> dict[str, float]:
-    """Put the whole reward into `rewards` and `turn_rewards` of the rollout, and its parts beside them.
+    """Put the whole reward into `rewards` and `turn_rewards`, and its parts next to them.
 
     Args: weights: of the service's scorers, in order. max_length: limit of one reply.
-    Returns: metrics per scorer. Raises: RewardError on rows without a score, where the recipe says so.
+    Returns: metrics per scorer. Raises: RewardError on rows without a score, if the recipe says so.
     """
     if service is None and config.truncated is Truncation.KEEP:
         return {}
@@ -95,7 +95,7 @@ def add_scores(
 
 
 def earned_parts(rollout: DataProto | DataProtoRef, rows_B: torch.Tensor) -> dict[str, Any]:
-    """What an algorithm may know about the rewards of these rows, besides the sum: see `RowMeasures`."""
+    """What an algorithm may know of these rows' rewards besides the sum: see `RowMeasures`."""
     keys = rollout.keys if isinstance(rollout, DataProtoRef) else set(map(str, rollout.batch.keys()))  # type: ignore[union-attr]
     measured: dict[str, Any] = {}
     if "turn_rewards" in keys:

@@ -46,7 +46,7 @@ class TextTrainer(Trainer):
 
 
 def wire_replies(name: str, recipe: Recipe, policy: Policy, reward_service: Remote | None) -> Wiring:
-    """One track whose actions are tokens, judged by environments and scorers. Args: name: of the track."""
+    """One track of the given name whose actions are tokens, judged by environments and scorers."""
     track = Track(
         name,
         sampler=FromPrompts(policy.engine),
@@ -85,11 +85,12 @@ def token_learner(
     temperature: float | None = None,
     keeps_reference: bool | None = None,
 ) -> Learner:
-    """Model, backend, algorithm and stack, and a critic where the algorithm has one, in the block that is open.
+    """Model, backend, algorithm and stack, and a critic where the algorithm has one, in the block
+    that is open.
 
-    Args: backend: of a model that is there already. temperature: of the distribution whose log-probabilities are
-    trained; unset, that which is sampled. keeps_reference: whether the workers keep the model before training; unset,
-    where the algorithm asks for it.
+    Args: backend: of a model that is there already. temperature: of the distribution whose
+    log-probabilities are trained; unset, that which is sampled. keeps_reference: whether the
+    workers keep the model before training; unset, where the algorithm asks for it.
     """
     algorithm, copies = wire_algorithm(recipe)
     if backend is None:

@@ -33,12 +33,16 @@ class Engine:
     def up_to_date(self, *, evaluation: bool) -> WeightVersion | None:
         """Send it the weights of rollouts, or of evaluations, unless it holds them.
 
-        Returns: what it holds then; None for an engine that samples with the very module that is trained.
+        Returns: what it holds then; None for an engine that samples with the very module that is
+        trained.
         """
         return None if self.sync is None else self.sync.sync(evaluation=evaluation).version
 
     def rollout(self, prompts: DataProto, step: int, attempt: int = 0) -> DataProtoRef:
-        """The group of samples of each prompt, with the latest weights. Args: step, attempt: seed the sampling."""
+        """The group of samples of each prompt, with the latest weights.
+
+        Args: step, attempt: seed the sampling.
+        """
         return self.handle.rollout(prompts, step, self.up_to_date(evaluation=False), attempt)
 
     def start_rollout(self, prompts: DataProto, step: int, version: WeightVersion | None) -> Ahead:
@@ -70,8 +74,9 @@ class Sampler(Protocol):
     def sample(self, prompts: DataProto, rollouts: Rollouts, step: int, attempt: int) -> DataProtoRef:
         """One batch, siblings adjacent; the rows stay with the ranks that made them.
 
-        Args: prompts: the step's, in the object column `item`. rollouts: of the tracks that were sampled before.
-        attempt: number of the rollout within its step, which has its own random numbers.
+        Args: prompts: the step's, in the object column `item`. rollouts: of the tracks that were
+        sampled before. attempt: number of the rollout within its step, which has its own random
+        numbers.
         """
         ...
 
@@ -100,7 +105,7 @@ class Scorer(Protocol):
 
 @dataclass
 class Critic:
-    """The extra role of algorithms with `needs_critic`: a value model with an optimiser and a checkpoint of its own."""
+    """The value model of algorithms with `needs_critic`, which has its own optimiser."""
 
     stack: Remote
     backend: Remote
@@ -160,7 +165,7 @@ class References(Protocol):
     """What the model before training says of rows, where scores compare with that."""
 
     def prepare(self, *rows: Sequence[dict[str, Any]]) -> None:
-        """What only the model before training can do; called once, before a checkpoint is loaded."""
+        """What only the model before training can do; called once, before a load."""
         ...
 
     def added_to(self, rows: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
@@ -173,12 +178,12 @@ class Wiring:
     """The parts of a trainer, as its domain placed them."""
 
     tracks: dict[str, Track]
-    """By name, leaves first: each is scored before the one it was made from, and sampled after it."""
+    """By name, leaves first: each is scored before the one it was made from, and sampled after."""
     held_out: HeldOut
     policies: dict[str, Remote]
     """The FSDPBackend of each trained model, by its name in checkpoints."""
     exported: dict[str, Remote]
-    """The FSDPBackend of each model that is registered, by its folder within the export; "" is the export itself."""
+    """The FSDPBackend of each model that is registered, by its folder in the export; "" is all."""
     with_notes: list[Remote]
     """Whose `notes()` say what is computed otherwise than usual."""
     joint_stack: Remote | None = None

@@ -1,7 +1,7 @@
-"""The unified model: one module writes a plan and draws it, and both stages' losses share every optimiser step.
+"""The unified model: one module writes a plan and draws it, and both learn in one optimiser step.
 
-The tree of two tracks is that of `writing_and_drawing`, over a single backend: conditions are the model's own states,
-and one joint stack trains both tracks.
+The tree of two tracks is that of `writing_and_drawing`, over a single backend: conditions are the
+model's own states, and one joint stack trains both tracks.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _drawings(items: Items, texts: DataProtoRef) -> list[dict[str, Any]]:
 
 @dataclass
 class GreedyPlans:
-    """Of each held-out prompt a greedy plan, and one picture of it, always from the same noise, scored."""
+    """Of each held-out prompt a greedy plan, and a scored picture of it from fixed noise."""
 
     writer: Engine
     painter: Engine

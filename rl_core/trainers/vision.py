@@ -1,4 +1,4 @@
-"""The domain of vision-language models: that of text, since a reply is tokens; pictures travel with the prompts."""
+"""The domain of vision-language models: as text, with pictures that travel with the prompts."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ SEEING = replace(
 class VisionTrainer(Trainer):
     """RL on a vision-language model with its environments.
 
-    Workers open and process the pictures, once per prompt; what comes of it stays on the rank that made it, one object
-    for all siblings, and is encoded once per pass.
+    Workers open and process the pictures, once per prompt; what comes of it stays on the rank that
+    made it, one object for all siblings, and is encoded once per pass.
     """
 
     def wire(self) -> Wiring:

@@ -1,4 +1,4 @@
-"""What domains wire alike: a policy with what trains and samples it, on the devices that the recipe gives each."""
+"""What domains wire alike: a policy with what trains and samples it, each on its devices."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ from schemas.rollout import EngineKind
 
 @dataclass(frozen=True)
 class PolicyKind:
-    """How policies with one kind of action are wired; `text.TOKENS` and `diffusion.STEPS` are two."""
+    """How policies with one kind of action are wired, such as `text.TOKENS`, `diffusion.STEPS`."""
 
     learner: Callable[[Recipe, str, Remote | None], Learner]
-    """Places what trains, in the block that is open, from a recipe, a located model, and where the model is there
-    already, its backend."""
+    """Places what trains, in the block that is open, from a recipe, a located model, and where the
+    model is there already, its backend.
+    """
     engine_class: type[Any]
     """What samples with the module that trains, in the same processes."""
     own_engines: Mapping[EngineKind, type[Any]]
@@ -42,11 +43,11 @@ class Policy:
 
 
 def place_policy(kind: PolicyKind, pool: DevicePool, recipe: Recipe, source_model: str) -> tuple[Policy, Remote | None]:
-    """One block where the components that train share a process per device; beside it, that of a dedicated engine.
+    """One block where what trains shares a process per device; next to it, a dedicated engine's.
 
-    The in-process engine is one of the siblings; a dedicated one is tied to the backend by a WeightSync, and its block
-    has devices of its own or (vLLM) further processes on those that train. Returns: also the recipe's scorers, beside
-    what trains.
+    The in-process engine is one of the siblings; a dedicated one is tied to the backend by a
+    WeightSync, and its block has devices of its own or (vLLM) further processes on those that
+    train. Returns: also the recipe's scorers, beside what trains.
     """
     placed = recipe.placement
     topology = TrainTopology(tp_size=placed.tp_size, sp_size=placed.sp_size)

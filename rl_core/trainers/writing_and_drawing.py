@@ -1,4 +1,4 @@
-"""What jobs that write and draw share: the two tracks of a tree, `text` from prompts and `images` from texts.
+"""The two tracks of jobs that write and draw: `text` from prompts, and `images` from texts.
 
 A rollout is x prompts, n texts of each, m pictures of each of those (see `tree`). Pictures are
 scored against the prompt that was asked, and a text earns what its pictures do. Either track, or
@@ -58,8 +58,8 @@ def written_and_drawn(
 ) -> dict[str, Track]:
     """Both tracks, leaves first.
 
-    Args: config: the domain's block. drawings: the rows to draw, from the prompts and the rollout of texts.
-    pictures_share: column that is equal for pictures that are compared.
+    Args: config: the domain's block. drawings: the rows to draw, from the prompts and the rollout
+    of texts. pictures_share: column that is equal for pictures that are compared.
     """
     images = Track(
         IMAGES,
@@ -108,7 +108,8 @@ class PicturesOfTexts:
         texts = rollouts[TEXT]
         drawings = self.drawings(items_of(prompts), texts)
         if not drawings:
-            raise RewardError(f"nothing that was written can be drawn; first: {texts.non_tensor_batch['error'][0]}")
+            first = texts.non_tensor_batch["error"][0]
+            raise RewardError(f"nothing that was written can be drawn; first: {first}")
         images = self.engine.rollout(prompt_batch(drawings), step, attempt)
         images.union(lineage(images.non_tensor_batch["uid"].tolist()))
         asked = dict(zip(texts.non_tensor_batch[ID], texts.non_tensor_batch[PARENT], strict=True))
@@ -117,7 +118,7 @@ class PicturesOfTexts:
 
 
 def as_asked(images: DataProtoRef, drawings: Sequence[dict[str, Any]]) -> DataProtoRef:
-    """Put what was asked into `prompt`, which scorers read, and what was drawn into `response`, in place."""
+    """Put what was asked into `prompt`, for scorers, and what was drawn into `response`."""
     by_id = {drawn["uid"]: drawn for drawn in drawings}
     rows = [by_id[uid] for uid in images.non_tensor_batch["uid"]]
     columns = {"prompt": [row["asked"] for row in rows], "response": [row["prompt"] for row in rows]}

@@ -14,8 +14,8 @@ from pydantic import ValidationError
 
 from rl_core.errors import StaleEngine, WorkerDied
 from rl_core.train.weights.buckets import WeightVersion
-from rl_core.trainers.base import prompt_batch
 from rl_core.trainers.text import TextTrainer
+from rl_core.trainers.track import prompt_batch
 from schemas.recipe import Recipe
 from tests.rollout.built import built, engine_of
 from tests.rollout.vowels import DEDICATED, ITEMS, NUM_PROMPTS, NUM_SIBLINGS, NUM_STEPS, recipe

@@ -10,7 +10,7 @@ import pytest
 from rl_core.errors import StaleEngine, WeightMismatch
 from rl_core.models.decoding.decode import Request, StopReason
 from rl_core.train.weights.buckets import WeightVersion
-from rl_core.trainers.base import prompt_batch
+from rl_core.trainers.track import prompt_batch
 from tests.rollout.built import engine_of
 from tests.rollout.test_dedicated import ITEMS, NUM_PROMPTS, NUM_SIBLINGS
 from tests.rollout.vllm_parts import (

@@ -13,8 +13,8 @@ import torch
 from rl_core.errors import StaleEngine
 from rl_core.runs.recipes import parse_recipe
 from rl_core.train.weights.buckets import WeightVersion
-from rl_core.trainers.base import prompt_batch
 from rl_core.trainers.diffusion import DiffusionTrainer
+from rl_core.trainers.track import prompt_batch
 from tests.rollout.built import engine_of
 
 ITEMS = [{"uid": f"row-{row}", "prompt": f"the digit {row}", "media_refs": []} for row in range(4)]
