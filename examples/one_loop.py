@@ -23,6 +23,7 @@ import torch
 import torch.distributed as dist
 
 from rl_core.algorithms import algorithms
+from rl_core.algorithms.metrics import to_floats
 from rl_core.algorithms.terms import Denominators
 from rl_core.data import PromptDataset
 from rl_core.data.order.source_of_recipe import training_source
@@ -94,11 +95,10 @@ class OneLoop:
         """Sample, reward, compare, train. Returns: metrics."""
         prompts = DataProto.from_dict(non_tensors={"item": list(self.source.next_batch())})
         rollout = self.sample(prompts)
-        self.add_advantages(rollout)
+        rewarded = self.add_advantages(rollout)
         trained = self.train(rollout)
         self.num_steps += 1
-        good_B = ~rollout.tensor("failed")
-        return {"reward_mean": float(rollout.tensor("rewards")[good_B].mean()), **trained}
+        return {**rewarded, **trained}
 
     def sample(self, prompts: DataProto) -> DataProto:
         """Replies to each prompt, with the rewards that its environment gave.
@@ -111,21 +111,22 @@ class OneLoop:
         assert rollout is not None, "this rank speaks for itself"
         return rollout
 
-    def add_advantages(self, rollout: DataProto) -> None:
+    def add_advantages(self, rollout: DataProto) -> dict[str, float]:
         """Put `advantages` [B, T] into the rollout: a reward less its group's mean, by the group's
         standard deviation, at every token of the reply.
 
-        Raises: RewardError when no row has a reward.
+        Returns: metrics. Raises: RewardError when no row has a reward.
         """
         mask_BT, good_B = rollout.tensor("response_mask"), ~rollout.tensor("failed")
         if not bool(good_B.any()):
             raise RewardError(f"no row has a reward; first: {rollout.non_tensor_batch['error'][0]}")
         groups_B = torch.arange(len(rollout)) // self.recipe.rollout.samples_per_prompt
         advantages_BT = torch.zeros(mask_BT.shape)
-        advantages_BT[good_B], _ = self.algorithm.advantages(
-            rollout.tensor("rewards")[good_B], groups_B[good_B], mask_BT[good_B]
-        )
+        rewards_B = rollout.tensor("rewards")
+        rows = rewards_B[good_B], groups_B[good_B], mask_BT[good_B]
+        advantages_BT[good_B], metrics = self.algorithm.advantages(*rows)
         rollout.union(DataProto.from_dict({"advantages": advantages_BT}))
+        return to_floats(metrics)
 
     def train(self, rollout: DataProto) -> dict[str, float]:
         """One optimiser step over all rows, in passes of `micro_batch_size` rows."""
