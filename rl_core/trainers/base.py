@@ -75,8 +75,8 @@ class Trainer(ABC):
 
     @property
     def tracks(self) -> dict[str, Track]:
-        """By name, leaves first."""
-        return self.wiring.tracks
+        """By name, in the order in which they are scored and trained: leaves first."""
+        return {track.name: track for track in reversed(self.wiring.tracks)}
 
     @property
     def total_steps(self) -> int:
@@ -108,7 +108,8 @@ class Trainer(ABC):
         self.step_count += 1
         merged = _with_prefixes(metrics) | {f"seconds/{phase}": seconds for phase, seconds in self._seconds.items()}
         announce(ProgressEvent("step", self.step_count, self.total_steps, merged))
-        return merged, rollouts[list(self.tracks)[-1]]
+        first = self.wiring.tracks[0]
+        return merged, rollouts[first.name]
 
     def _sample(self) -> tuple[DataProto, dict[str, DataProtoRef]]:
         """The step's prompts, and a rollout of each track, which a step ahead may have started."""
@@ -116,7 +117,7 @@ class Trainer(ABC):
         if ahead is None:
             prompts = prompt_batch(self.source.next_batch())
             return prompts, self._rollout(prompts)
-        (track,) = self.tracks.values()
+        (track,) = self.wiring.tracks
         with self._phase("rollout"):
             rollout = ahead.pending.result()
         self.staleness = track.learner.backend.weight_version().number - ahead.version.number
@@ -129,7 +130,7 @@ class Trainer(ABC):
         """
         rollouts: dict[str, DataProtoRef] = {}
         with self._phase("rollout"):
-            for track in reversed(self.tracks.values()):
+            for track in self.wiring.tracks:
                 rollouts[track.name] = track.sampler.sample(prompts, rollouts, self.step_count, attempt)
         return rollouts
 
@@ -204,10 +205,10 @@ class Trainer(ABC):
 
     def _use_engines_meanwhile(self) -> None:
         """During training, engines sleep or go on to the next step, but never past a checkpoint."""
-        for track in self.tracks.values():
+        for track in self.wiring.tracks:
             track.sampler.engine.rest()
         if self.recipe.rollout.steps_ahead and (self.step_count + 1) % self.recipe.training.steps_per_iteration:
-            (track,) = self.tracks.values()
+            (track,) = self.wiring.tracks
             with self._phase("sync"):
                 version = track.sampler.engine.up_to_date(evaluation=False)
             prompts = prompt_batch(self.source.next_batch())
@@ -247,7 +248,7 @@ class Trainer(ABC):
     def sync_weights(self) -> None:
         """Send dedicated engines the weights of rollouts, unless they hold them or are at work."""
         if self._ahead is None:
-            for track in self.tracks.values():
+            for track in self.wiring.tracks:
                 track.sampler.engine.up_to_date(evaluation=False)
 
     @property

@@ -41,7 +41,7 @@ class DiffusionTrainer(Trainer):
         )
         backend = policy.learner.backend
         return Wiring(
-            tracks={TRACK: track},
+            tracks=(track,),
             held_out=ScoredSamples(policy.engine, scorer),
             policies={"policy": backend},
             exported={"": backend},

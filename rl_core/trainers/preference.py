@@ -56,7 +56,7 @@ class PreferenceTrainer(Trainer):
         pairs = GivenPairs(Engine(engine), references)
         track = Track(TRACK, sampler=pairs, scorer=None, learner=learner, describe=describe_pairs)
         return Wiring(
-            tracks={TRACK: track},
+            tracks=(track,),
             held_out=Margins(pairs),
             policies={"policy": learner.backend},
             exported={"": learner.backend},

@@ -56,7 +56,7 @@ def wire_replies(name: str, recipe: Recipe, policy: Policy, reward_service: Remo
     )
     backend = policy.learner.backend
     return Wiring(
-        tracks={name: track},
+        tracks=(track,),
         held_out=GreedyReplies(policy.engine),
         policies={"policy": backend},
         exported={"": backend},

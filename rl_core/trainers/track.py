@@ -177,13 +177,15 @@ class References(Protocol):
 class Wiring:
     """The parts of a trainer, as its domain placed them."""
 
-    tracks: dict[str, Track]
-    """By name, leaves first: each is scored before the one it was made from, and sampled after."""
+    tracks: tuple[Track, ...]
+    """In the order in which they are sampled, each after the one it is made from; all are scored in
+    the reverse order, since a row may earn what its children do.
+    """
     held_out: HeldOut
     policies: dict[str, Remote]
     """The FSDPBackend of each trained model, by its name in checkpoints."""
     exported: dict[str, Remote]
-    """The FSDPBackend of each model that is registered, by its folder in the export; "" is all."""
+    """The FSDPBackend of each model that is registered, by its folder in the export ("": itself)."""
     with_notes: list[Remote]
     """Whose `notes()` say what is computed otherwise than usual."""
     joint_stack: Remote | None = None

@@ -6,7 +6,6 @@ model's own states, and one joint stack trains both tracks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,7 +27,6 @@ from rl_core.trainers.wiring import side_by_side, wire_backend, wire_scorers
 from rl_core.trainers.writing_and_drawing import (
     IMAGES,
     ROOT,
-    TEXT,
     Items,
     as_asked,
     items_of,
@@ -57,7 +55,7 @@ class UnifiedTrainer(Trainer):
         writer = side_by_side(WRITING, recipe.writing, self.source_model, backend)
         painter = side_by_side(DRAWING, recipe.images, self.source_model, backend)
         scorer = ServiceScorer.of(recipe.images, wire_scorers(recipe.images), max_length=None)
-        tracks = written_and_drawn(
+        text, images = written_and_drawn(
             recipe,
             config,
             writer,
@@ -67,20 +65,20 @@ class UnifiedTrainer(Trainer):
             pictures_share=PARENT if config.images.compared is Compared.PLAN else ROOT,
         )
         return Wiring(
-            tracks=tracks,
+            tracks=(text, images),
             held_out=GreedyPlans(writer.engine, painter.engine, scorer, config.text),
             policies={"policy": backend},
             exported={"": backend},
             with_notes=[backend, writer.engine.handle],
-            joint_stack=_joint_stack(backend, tracks, config),
+            joint_stack=_joint_stack(backend, text, images, config),
         )
 
 
-def _joint_stack(backend: Remote, tracks: Mapping[str, Track], config: UnifiedConfig) -> Remote:
+def _joint_stack(backend: Remote, text: Track, images: Track, config: UnifiedConfig) -> Remote:
     """What takes one optimiser step for both stages."""
-    stages = ((TEXT, config.text), (IMAGES, config.images))
+    stages = ((text.name, config.text), (images.name, config.images))
     weights = {name: StageWeight(stage.weight, stage.max_grad_norm) for name, stage in stages}
-    return remote(UnifiedStack, backend, tracks[TEXT].learner.stack, tracks[IMAGES].learner.stack, weights)
+    return remote(UnifiedStack, backend, text.learner.stack, images.learner.stack, weights)
 
 
 def _needs_reference(recipe: Recipe) -> bool:

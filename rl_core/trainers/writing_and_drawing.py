@@ -55,21 +55,12 @@ def written_and_drawn(
     *,
     drawings: Drawings,
     pictures_share: str = PARENT,
-) -> dict[str, Track]:
-    """Both tracks, leaves first.
+) -> tuple[Track, Track]:
+    """The tracks `text` and `images`.
 
     Args: config: the domain's block. drawings: the rows to draw, from the prompts and the rollout
     of texts. pictures_share: column that is equal for pictures that are compared.
     """
-    images = Track(
-        IMAGES,
-        sampler=PicturesOfTexts(painter.engine, drawings),
-        scorer=scorer,
-        learner=painter.learner,
-        describe=describe_samples,
-        siblings_share=pictures_share,
-        learns=config.images.train,
-    )
     text = Track(
         TEXT,
         sampler=TextsOfPrompts(writer.engine, config.text),
@@ -79,7 +70,16 @@ def written_and_drawn(
         siblings_share=PARENT,
         learns=config.text.train,
     )
-    return {IMAGES: images, TEXT: text}
+    images = Track(
+        IMAGES,
+        sampler=PicturesOfTexts(painter.engine, drawings),
+        scorer=scorer,
+        learner=painter.learner,
+        describe=describe_samples,
+        siblings_share=pictures_share,
+        learns=config.images.train,
+    )
+    return text, images
 
 
 @dataclass

@@ -21,6 +21,7 @@ from schemas.recipe import Recipe
 from tests.rollout.built import built
 from tests.rollout.vowels import ITEMS, NUM_STEPS, recipe
 from tests.train.ranks import Ranks
+from tests.trainers.test_algorithms import items as letter_items
 
 ROOT = Path(__file__).parents[2]
 PLACED = {"num_devices": 1, "threads_per_device": 1, "micro_batch_size": 6, "share_prompts": False}
@@ -32,12 +33,31 @@ def ranks() -> Iterator[Ranks]:
         yield started
 
 
-def one_loop(rank_info: RankInfo, settings: Recipe) -> tuple[dict[str, Tensor], list[float]]:
-    """Its weights after all steps, and the rewards of each."""
+def one_loop(
+    rank_info: RankInfo, settings: Recipe, rows: list[dict[str, Any]]
+) -> tuple[dict[str, Tensor], list[dict[str, float]]]:
+    """Its weights after all steps, and the metrics of each."""
     widen_products()
-    loop = OneLoop(settings, settings.model.path, ITEMS, rank_info)
-    rewards = [loop.step()["reward_mean"] for _ in range(NUM_STEPS)]
-    return loop.backend.full_state(), rewards
+    loop = OneLoop(settings, settings.model.path, rows, rank_info)
+    metrics = [loop.step() for _ in range(NUM_STEPS)]
+    return loop.backend.full_state(), metrics
+
+
+def assert_same(settings: Recipe, rows: list[dict[str, Any]], ranks: Ranks) -> list[float]:
+    """Both ways to the same weights by the same metrics. Returns: norms of the steps' gradients."""
+    with built(TextTrainer(settings, settings.model.path, rows)) as trainer:
+        (backend,) = trainer.backends().values()
+        start = backend.full_state()[0]
+        metrics = [trainer.step()[0] for _ in range(NUM_STEPS)]
+        theirs = backend.full_state()[0]
+    assert any(not torch.equal(start[name], value) for name, value in theirs.items())
+    ((ours, measured),) = ranks.run(1, one_loop, settings, rows)
+    for step, of_trainer in zip(measured, metrics, strict=True):
+        assert step == {name: of_trainer[name] for name in step}
+    assert ours.keys() == theirs.keys()
+    differing = [name for name, value in theirs.items() if not torch.equal(value, ours[name])]
+    assert not differing
+    return [step["grad_norm"] for step in measured]
 
 
 @pytest.mark.usefixtures("ray_cluster")
@@ -53,17 +73,16 @@ def test_it_ends_with_the_trainers_weights_bit_for_bit(
     tiny_model_dir: Path, ranks: Ranks, changes: dict[str, Any]
 ) -> None:
     settings = recipe(tiny_model_dir, dedicated=False, placement=PLACED, **changes)
-    with built(TextTrainer(settings, settings.model.path, ITEMS)) as trainer:
-        (backend,) = trainer.backends().values()
-        start = backend.full_state()[0]
-        rewards = [trainer.step()[0]["reward_mean"] for _ in range(NUM_STEPS)]
-        theirs = backend.full_state()[0]
-    assert any(not torch.equal(start[name], value) for name, value in theirs.items())
-    ((ours, rewarded),) = ranks.run(1, one_loop, settings)
-    assert rewarded == rewards
-    assert ours.keys() == theirs.keys()
-    differing = [name for name, value in theirs.items() if not torch.equal(value, ours[name])]
-    assert not differing
+    assert all(assert_same(settings, ITEMS, ranks))
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_so_it_does_where_the_replies_of_a_step_are_all_alike(tiny_model_dir: Path, ranks: Ranks) -> None:
+    settings = recipe(tiny_model_dir, dedicated=False, placement=PLACED)
+    # Of eight prompts only one has replies that differ in reward; a step has four.
+    rows = letter_items(len(ITEMS), flat_every=len(ITEMS))
+    norms = assert_same(settings, rows, ranks)
+    assert 0.0 in norms and any(norms)
 
 
 def test_the_command_trains(tiny_model_dir: Path) -> None:
