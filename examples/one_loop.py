@@ -51,8 +51,8 @@ class OneLoop:
     """A language model that learns from its environments' rewards.
 
     Args: recipe: of the domain text with the algorithm `grpo` (no KL), one optimiser step for each
-    rollout and a `placement.micro_batch_size`, without `share_prompts`. source: where the model is,
-    as `locate` says. items: the prompts. rank_info: of this process, which is in a group by itself.
+    rollout and a `placement.micro_batch_size`. source: where the model is, as `locate` says. items:
+    the prompts. rank_info: of this process, which is in a group by itself.
     """
 
     def __init__(
@@ -81,6 +81,8 @@ class OneLoop:
             with_reference=False,
             rank_info=rank_info,
         )
+        # A pass computes the prompt of siblings once, where the model allows it.
+        self.share_prompts = self.backend.enable_prompt_sharing()
         # Samples with the very module that is trained.
         self.engine = RolloutEngine(
             self.backend,
@@ -158,6 +160,7 @@ class OneLoop:
             micro.tensor("position_ids"),
             mask_BT,
             temperature=self.recipe.rollout.temperature,
+            share_prompts=self.share_prompts,
         )
         loss, _ = self.algorithm.loss(
             log_probs_BT=log_probs_BT,
@@ -174,7 +177,7 @@ class OneLoop:
 
 
 def recipe_of(model: str, num_steps: int, num_prompts: int, num_samples: int) -> Recipe:
-    """The recipe `text`, in passes that are easy to read: eight padded rows each."""
+    """The recipe `text`, in passes of so many rows, where a run would fill them by tokens."""
     return load_recipe(
         "text",
         [
@@ -183,8 +186,7 @@ def recipe_of(model: str, num_steps: int, num_prompts: int, num_samples: int) ->
             f"training.steps_per_iteration={num_steps}",
             f"training.prompts_per_step={num_prompts}",
             f"rollout.samples_per_prompt={num_samples}",
-            "placement.micro_batch_size=8",
-            "placement.share_prompts=false",
+            "placement.micro_batch_size=32",
         ],
     )
 
@@ -195,7 +197,8 @@ def alone(recipe: Recipe) -> RankInfo:
     widen_products()
     info = RankInfo(0, 1, "cpu", recipe.placement.threads_per_device or os.cpu_count() or 1)
     torch.set_num_threads(info.num_threads)
-    dist.init_process_group(info.collective_backend, store=dist.HashStore(), rank=0, world_size=1)
+    store = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
+    dist.init_process_group(info.collective_backend, store=store, rank=0, world_size=1)
     return info
 
 
@@ -216,7 +219,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for number in range(1, given.steps + 1):
         start = time.perf_counter()
         metrics = {**loop.step(), "seconds": time.perf_counter() - start}
-        print(f"step {number}", *(f"{name} {value:.4g}" for name, value in metrics.items()), sep="  ")
+        said = (f"{name} {value:.4g}" for name, value in metrics.items())
+        print(f"step {number}", *said, sep="  ", flush=True)
 
 
 if __name__ == "__main__":

@@ -71,7 +71,13 @@ class Sampler(Protocol):
 
     engine: Engine
 
-    def sample(self, prompts: DataProto, rollouts: Rollouts, step: int, attempt: int) -> DataProtoRef:
+    def sample(
+        self,
+        prompts: DataProto,
+        rollouts: Rollouts,
+        step: int,
+        attempt: int,
+    ) -> DataProtoRef:
         """One batch, siblings adjacent; the rows stay with the ranks that made them.
 
         Args: prompts: the step's, in the object column `item`. rollouts: of the tracks that were
@@ -87,7 +93,13 @@ class FromPrompts:
 
     engine: Engine
 
-    def sample(self, prompts: DataProto, rollouts: Rollouts, step: int, attempt: int) -> DataProtoRef:
+    def sample(
+        self,
+        prompts: DataProto,
+        rollouts: Rollouts,
+        step: int,
+        attempt: int,
+    ) -> DataProtoRef:
         """The group of samples of each prompt."""
         return self.engine.rollout(prompts, step, attempt)
 
@@ -185,7 +197,7 @@ class Wiring:
     policies: dict[str, Remote]
     """The FSDPBackend of each trained model, by its name in checkpoints."""
     exported: dict[str, Remote]
-    """The FSDPBackend of each model that is registered, by its folder in the export ("": itself)."""
+    """The FSDPBackend of each model that is registered, by its folder in it ("": itself)."""
     with_notes: list[Remote]
     """Whose `notes()` say what is computed otherwise than usual."""
     joint_stack: Remote | None = None

@@ -24,7 +24,7 @@ from tests.train.ranks import Ranks
 from tests.trainers.test_algorithms import items as letter_items
 
 ROOT = Path(__file__).parents[2]
-PLACED = {"num_devices": 1, "threads_per_device": 1, "micro_batch_size": 6, "share_prompts": False}
+PLACED = {"num_devices": 1, "threads_per_device": 1, "micro_batch_size": 6}
 
 
 @pytest.fixture(scope="module")
