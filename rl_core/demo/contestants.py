@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from threading import Lock
 
+from rl_core.demo.questions import Answer, Question
 from rl_core.errors import ModelError, RecipeError
 from rl_core.models.locate import locate
 from rl_core.runs.evaluation import Candidate, evaluation_recipe, find_candidate
@@ -28,29 +29,6 @@ class Task(StrEnum):
 
 
 TASKS = {Domain.TEXT: Task.CHAT, Domain.PREFERENCE: Task.CHAT, Domain.PE: Task.CHAT, Domain.DIFFUSION: Task.DRAW}
-
-
-@dataclass(frozen=True)
-class Question:
-    """What one model is asked."""
-
-    messages: list[dict[str, str]]
-    """A conversation, the last message being the user's; of a drawing the last one counts."""
-    seed: int
-    temperature: float
-    """0 is greedy; drawings take no notice of it."""
-    max_new_tokens: int
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What it says."""
-
-    text: str = ""
-    image: bytes = b""
-    """PNG."""
-    is_cut: bool = False
-    """The reply reached the limit on its length."""
 
 
 class Contestant:

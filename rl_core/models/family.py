@@ -9,7 +9,8 @@ from rl_core.errors import ModelError
 from rl_core.models import causal_lm
 from rl_core.models.causal_lm import CausalLMPolicy
 from rl_core.models.checks.can_train import check_model
-from rl_core.models.checks.probe import Paths, settle
+from rl_core.models.checks.paths import Paths
+from rl_core.models.checks.probe import settle
 from rl_core.models.checks.shape import read_config
 from rl_core.models.media import PromptMedia
 from rl_core.models.text_part import TextPartPolicy

@@ -18,8 +18,8 @@ from rl_core.errors import RLTrainError
 from rl_core.models.adapters.lora import AVERAGED, adapter_in_use, inject_lora, is_averaged, trained_name
 from rl_core.models.causal_lm import blocks
 from rl_core.models.checks.comparison import Live, explained
-from rl_core.models.checks.probe import Path as Way
-from rl_core.models.checks.probe import Paths
+from rl_core.models.checks.paths import Path as Way
+from rl_core.models.checks.paths import Paths
 from rl_core.models.modes import evaluation_mode
 from rl_core.models.value_head import train_value_head
 from rl_core.ranks.dispatch import Execute, distributed
