@@ -10,7 +10,7 @@ import torch
 from rl_core.models.bundle import ModelBundle
 from rl_core.ranks.rank_info import RankInfo
 from schemas.recipe import LoraConfig, ModelConfig
-from tests.models.test_probe import saved
+from tests.models.checks.test_probe import saved
 from tests.train.jobs import Setup, batch, make_backend, make_stack
 from tests.train.ranks import Ranks
 

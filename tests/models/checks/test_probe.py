@@ -185,6 +185,32 @@ def test_weights_that_are_no_numbers_are_named(tmp_path: Path) -> None:
         loaded(tmp_path)
 
 
+def test_a_number_that_is_none_is_no_small_difference() -> None:
+    truth = probe.Truth(((5,),), (((6, 7),),), ((-1.0, -2.0),), 1.0)
+    assert truth.largest_difference(torch.tensor([[-1.0, -2.5]])) == 0.5
+    assert truth.largest_difference(torch.tensor([[-1.0, float("nan")]])) == float("inf")
+    assert truth.largest_difference(torch.tensor([[float("nan"), -2.0]])) == float("inf")
+
+
+def test_a_saved_buffer_may_be_infinite_but_must_be_a_number() -> None:
+    model = torch.nn.Linear(2, 2)
+    model.register_buffer("mask", torch.tensor([0.0, float("-inf")]))
+    model.register_buffer("scratch", torch.tensor([float("nan")]), persistent=False)
+    probe.check_weights(model)
+    model.register_buffer("scale", torch.tensor([1.0, float("nan")]))
+    with pytest.raises(ModelError, match="1 weights hold NaN or infinity, the first is scale"):
+        probe.check_weights(model)
+
+
+def test_the_model_attends_as_before_whatever_was_tried(tmp_path: Path) -> None:
+    saved("llama", tmp_path)
+    model = loaded(tmp_path).language_model
+    before = model.config._attn_implementation
+    with probe.same_attention(model):
+        model.set_attn_implementation("eager")
+    assert model.config._attn_implementation == before == "sdpa"
+
+
 def test_a_second_load_does_not_look_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saved("stablelm", tmp_path)
     found = loaded(tmp_path).paths
