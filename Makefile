@@ -10,7 +10,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install train up down test test-browser test-vllm test-gpu check check-models reference docs format clean $(filter bench-%,$(shell awk -F: '/^bench-/ {print $$1}' Makefile)) curves
+.PHONY: help install train up down test test-browser test-vllm test-gpu check check-models reference docs structure format clean $(filter bench-%,$(shell awk -F: '/^bench-/ {print $$1}' Makefile)) curves
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,10 +37,10 @@ up: $(STAMP) ## start Prefect and MLflow servers, deployments and workers
 down: $(STAMP) ## stop them
 	$(BIN)/rl-train down
 
-# More files at a time than there are processors: many of them wait for processes to start. They share nothing. In the
-# order of tests/conftest.py, which begins with the longest; xdist would begin with those of the most tests.
+# Two files at a time: most of them wait for processes to start, and share nothing between files. They start in the order
+# of tests/conftest.py, the longest first; xdist would begin with those of the most tests.
 test: $(STAMP) ## run the tests
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # Root and Debian's packages; what is already there is left alone.
 test-browser: $(STAMP) ## look at both UIs and a report with a headless Chromium (installs it)
@@ -79,6 +79,9 @@ docs: $(STAMP) ## build the site of docs/ into build/site; a warning is an error
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[docs]'
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/site
 	@echo "build/site/index.html"
+
+structure: $(STAMP) ## figures of the code itself: files, folders, import cycles, wide lines
+	$(BIN)/python -m benchmarks.structure
 
 format: $(STAMP) ## put imports and layout in order
 	$(BIN)/ruff check --fix .

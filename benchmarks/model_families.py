@@ -242,6 +242,8 @@ def tokenizer() -> Any:
     from transformers import PreTrainedTokenizerFast
 
     words = ["<pad>", "<s>", "</s>", *(f"w{token}" for token in range(FIRST_SPECIAL, VOCABULARY))]
+    # Some tokenizer classes, as Qwen2's, add this word where it is missing, beyond the embedding.
+    words[FIRST_WORD - 1] = "<|endoftext|>"
     backend = Tokenizer(models.WordLevel({word: token for token, word in enumerate(words)}, unk_token="<pad>"))
     backend.pre_tokenizer = pre_tokenizers.Whitespace()  # type: ignore[assignment]
     return PreTrainedTokenizerFast(

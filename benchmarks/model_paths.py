@@ -268,7 +268,10 @@ def _signs(config: Any) -> set[int]:
 def on_two_ranks(bundle: Any, sizes: dict[str, int], rank: int, meeting: str) -> Found:
     """What one of two ranks that share weight matrices or sequences measures, and samples."""
     with _group(rank, 2, meeting):
-        backend = backend_of(bundle, RankInfo(rank, 2, "cpu", 1, TrainTopology(**sizes)))
+        rank_info = RankInfo(rank, 2, "cpu", 1, topology=TrainTopology(**sizes))
+        if rank_info.topology.model_size != 2:
+            raise ValueError(f"{sizes}: these ranks share nothing, so there is nothing to compare")
+        backend = backend_of(bundle, rank_info)
         return Found(measured(stack_of(backend), rows()), replies=sampled(backend))
 
 

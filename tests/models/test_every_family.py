@@ -63,6 +63,15 @@ def test_a_plain_decoder_is_right_on_every_path(found: dict[str, Family]) -> Non
     assert {str(cell.verdict) for cell in found["llama"].cells.values()} == {"equal"}
 
 
+def test_two_ranks_do_share_weights_and_sequences(found: dict[str, Family]) -> None:
+    """What cannot be shared is refused by name, which ranks that share nothing would not notice."""
+    for model_type, path, setting in (("gpt2", "TP 2", "tp_size"), ("qwen3_next", "SP 2", "sp_size")):
+        cell = found[model_type].cells[path]
+        assert cell.verdict == REFUSED and f"placement.{setting}" in cell.why
+    cell = found["qwen3_next"].cells["TP 2"]
+    assert cell.verdict == REFUSED and "cannot be computed so (RuntimeError" in cell.why
+
+
 def test_a_path_that_is_a_little_off_is_found_and_the_others_are_not_blamed(found: dict[str, Family]) -> None:
     verdicts = {path: str(cell.verdict) for path, cell in found["broken"].cells.items()}
     wrong = {path for path, verdict in verdicts.items() if verdict == WRONG}

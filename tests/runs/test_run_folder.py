@@ -1,6 +1,7 @@
 """A run folder shows only what is complete, and one recipe with one data set is one run."""
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,25 @@ def test_nothing_can_be_seen_while_a_checkpoint_is_written(folder: RunFolder):
         assert folder.last_complete() == 0
         assert not folder.checkpoint(1).exists()
     assert folder.last_complete() == 1
+
+
+def test_a_checkpoint_that_is_replaced_or_pruned_loses_its_sentinel_first(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+):
+    for iteration in (1, 2):
+        publish(folder, iteration)
+    rmtree, removed = shutil.rmtree, []
+
+    def remove(path: Path, **_: object) -> None:
+        # A kill in the middle may leave any part of it.
+        if path.is_dir() and path.name.startswith("iteration"):
+            removed.append(path.name)
+            assert not (path / SENTINEL).exists()
+        rmtree(path, ignore_errors=True)
+
+    monkeypatch.setattr(shutil, "rmtree", remove)
+    publish(folder, 2, keep_last=1)
+    assert removed == ["iteration-0002", "iteration-0001"]
 
 
 def test_a_checkpoint_is_synced_then_renamed_then_marked_complete(folder: RunFolder, monkeypatch: pytest.MonkeyPatch):

@@ -263,6 +263,19 @@ def test_an_export_is_written_once_and_whole(session: TrainingSession, fails_at:
     assert session.export(1) / "config.json" == written and written.stat().st_mtime_ns == stamp
 
 
+def test_an_export_is_on_the_disk_before_it_has_its_name(session: TrainingSession, monkeypatch: pytest.MonkeyPatch):
+    synced: list[str] = []
+
+    def sync(folder: Path) -> None:
+        assert not session.folder.export.exists(), "after a power cut it would be a model with empty files"
+        synced.extend(path.name for path in folder.iterdir())
+
+    monkeypatch.setattr("rl_core.runs.session.sync_tree", sync)
+    session.train_iteration(1)
+    written = session.export(1)
+    assert sorted(synced) == sorted(path.name for path in written.iterdir()) != []
+
+
 @pytest.mark.parametrize(
     ("error", "status"),
     [(None, "FINISHED"), (ValueError("no"), "FAILED"), (KeyboardInterrupt(), "KILLED"), (SystemExit(1), "KILLED")],
