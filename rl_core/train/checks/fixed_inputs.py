@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from rl_core.models.modes import evaluation_mode
-
 from rl_core.train.trained import Trained
 
 
