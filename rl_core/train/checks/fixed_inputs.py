@@ -16,7 +16,7 @@ from rl_core.train.trained import Trained
 @contextmanager
 def asking(backend: Trained, *, averaged: bool) -> Iterator[Callable[[], Tensor]]:
     """For the block, what asks the policy, or its moving average. Collective: every rank runs the same passes."""
-    backend._check_onloaded("the comparison with another copy")
+    backend.check_onloaded("the comparison with another copy")
     with ExitStack() as stack:
         if averaged:
             stack.enter_context(_average_in_place(backend))
@@ -29,10 +29,10 @@ def asking(backend: Trained, *, averaged: bool) -> Iterator[Callable[[], Tensor]
 @contextmanager
 def _average_in_place(backend: Trained) -> Iterator[None]:
     """The same bits come back with the end of the block, so that this makes no other version of the weights."""
-    backend._reshard()
-    backend._require_ema().apply()
+    backend.reshard()
+    backend.moving_average().apply()
     try:
         yield
     finally:
-        backend._reshard()
-        backend._require_ema().restore()
+        backend.reshard()
+        backend.moving_average().restore()
