@@ -134,14 +134,19 @@ def _class_of(config: Any) -> Any:
     """
     import transformers
     from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoModelForMultimodalLM
+    from transformers.models.auto.modeling_auto import (
+        MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
+        MODEL_FOR_MULTIMODAL_LM_MAPPING,
+    )
 
     for name in config.architectures or ():
         named = getattr(transformers, name, None)
         if getattr(named, "config_class", None) is type(config):
             return named
-    for auto_class in (AutoModelForImageTextToText, AutoModelForMultimodalLM):
-        if type(config) in auto_class._model_mapping:
-            return auto_class
+    if type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING:
+        return AutoModelForImageTextToText
+    if type(config) in MODEL_FOR_MULTIMODAL_LM_MAPPING:
+        return AutoModelForMultimodalLM
     return AutoModelForCausalLM
 
 
