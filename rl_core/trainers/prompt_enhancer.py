@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from rl_core.algorithms.shaping import at_last_action
 from rl_core.data_proto import DataProto
 from rl_core.distributed import DataProtoRef, Remote, placement
 from rl_core.errors import RecipeError, RewardError
@@ -18,7 +19,6 @@ from rl_core.rollout.diffusion.rewriting import drawing, drawn_prompt, question
 from rl_core.runtime.home import Home
 from rl_core.trainers.base import Trainer, prompt_batch
 from rl_core.trainers.diffusion import DiffusionTrainer
-from rl_core.trainers.length_penalty import at_last_action
 from rl_core.trainers.rewards import score_column
 from rl_core.trainers.text import TextTrainer
 from rl_core.trainers.tracks import CHILDLESS, ID, PARENT, lineage, propagate
