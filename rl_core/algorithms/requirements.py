@@ -1,4 +1,4 @@
-"""Whether the trainers can serve an algorithm, and a recipe fits it; checked before anything is started."""
+"""Whether the trainers can serve an algorithm, and a recipe fits it; checked before any start."""
 
 from __future__ import annotations
 

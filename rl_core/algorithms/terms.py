@@ -136,7 +136,7 @@ def aggregate(loss_BT: Tensor, mask_BT: Tensor, mode: Aggregation, denominators:
 
 
 def cleaned(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """The values in float32 or better, and 0 where the mask is, so that a NaN there has no influence."""
+    """The values in float32 or better, 0 where the mask is: a NaN there has no influence."""
     return at_least_float32(values_BT).masked_fill(mask_BT == 0, 0.0)
 
 

@@ -1,4 +1,4 @@
-"""The same function over several jobs, one process each; a cluster takes the place of the processes when there is one.
+"""The same function over several jobs, in processes, or on a cluster in their place.
 
 A worker is a fresh interpreter: it inherits no lock, no thread and no open file, and the kernel
 ends it with the process that started it.

@@ -1,7 +1,7 @@
-"""A few processes that answer requests with a hard deadline, for libraries that cannot be interrupted from a thread.
+"""A few processes that answer requests with a hard deadline.
 
-Other work in several processes goes through `concurrent.futures`, which cannot end a worker that overruns before
-Python 3.14.
+For libraries that cannot be interrupted from a thread. Other work in several processes goes through
+`concurrent.futures`, which cannot end a worker that overruns before Python 3.14.
 """
 
 from __future__ import annotations

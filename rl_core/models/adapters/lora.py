@@ -133,8 +133,8 @@ def adapter_in_use(policy: nn.Module, name: str) -> Iterator[None]:
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     layers: list[Any] = [module for module in policy.modules() if isinstance(module, BaseTunerLayer)]
-    # peft's own set_adapter also turns gradients on and off, which parameters in FSDP's hands must not
-    # see. This can go when it can leave them alone.
+    # peft's own set_adapter also turns gradients on and off, which parameters in FSDP's hands must
+    # not see. This can go when it can leave them alone.
     for layer in layers:
         layer._active_adapter = [name]
     try:

@@ -1,9 +1,10 @@
 """FSDP2 on a rank that shares its weights with nobody: gathered once per optimiser step, gradients added in place.
 
 For every micro-batch FSDP2 copies each block on its way to the other ranks and its gradient on the way back, even where
-there is no other rank: on a CPU a third of a training step. What is computed stays the same, bit by bit. It takes hold
-of FSDP2's own parameters, for which torch has no public name, and can go when `fully_shard` copies nothing on a mesh of
-one.
+there is no other rank: on a CPU a third of a training step. What is computed stays the same, bit by bit.
+
+This takes hold of FSDP2's own parameters, for which torch has no public name. It can go when
+`fully_shard` copies nothing on a mesh of one.
 """
 
 from __future__ import annotations
