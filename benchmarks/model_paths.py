@@ -21,7 +21,7 @@ from torch import Tensor
 from benchmarks.forks import Failed, apart, together, tried
 from benchmarks.model_families import FIRST_SPECIAL, FIRST_WORD, PAD, VOCABULARY, auto_class
 from rl_core.data_proto import DataProto
-from rl_core.models.checks.probe import Path
+from rl_core.models.checks.paths import Path
 from rl_core.ranks.rank_info import RankInfo, TrainTopology
 
 COOL = 0.7

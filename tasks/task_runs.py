@@ -67,8 +67,9 @@ def _kept() -> Iterator[None]:
             _ends[UUID(event.resource.id.removeprefix(PREFIX))] = event
         await send(self, event)
 
-    # Prefect emits task runs with this very class alone, so no class of ours can take its place; hooks on tasks would
-    # write two lines into each one's log.
+    # Prefect emits task runs with this very class alone, so no class of ours can take its place;
+    # hooks on tasks would write two lines into each one's log. This can go when Prefect's server
+    # stores an event before it says that it has it.
     PrefectEventsClient._emit = keep
     try:
         yield

@@ -1,7 +1,8 @@
-"""Imports point one way, and each heavy library has one home. Read from the source, so late imports count too."""
+"""Imports point one way and in no ring, and each heavy library has one home. Read from the source: late ones count."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,24 @@ def violations(source: str, module: str, *, is_package: bool = False) -> list[st
     return found
 
 
+def own_imports(source: str, module: str, modules: set[str], *, is_package: bool = False) -> set[str]:
+    """Those of `modules` that `source` imports: a module by its own name, or the one that holds an imported name."""
+    found = set()
+    for _, name in imports_of(source, module, is_package=is_package):
+        found.add(name if name in modules else name.rpartition(".")[0])
+    return (found & modules) - {module}
+
+
+def ring_in(imports: Mapping[str, set[str]]) -> str | None:
+    """A ring of modules that import each other, as `a -> b -> a`; None where there is none."""
+    try:
+        TopologicalSorter(imports).prepare()
+    except CycleError as error:
+        # Each node of the error is a predecessor of the next one, so the importers stand behind the imported.
+        return " -> ".join(reversed(error.args[1]))
+    return None
+
+
 MODULES = list(project_modules())
 
 
@@ -97,6 +116,23 @@ def test_imports_point_downwards_and_heavy_libraries_stay_home():
     for module, path in MODULES:
         found += violations(path.read_text(encoding="utf-8"), module, is_package=path.name == "__init__.py")
     assert not found, "\n".join(["", *found])
+
+
+def test_no_modules_import_each_other_in_a_ring():
+    names = {module for module, _ in MODULES}
+    imports = {
+        module: own_imports(path.read_text(encoding="utf-8"), module, names, is_package=path.name == "__init__.py")
+        for module, path in MODULES
+    }
+    ring = ring_in(imports)
+    assert ring is None, f"{ring}: move what they share into a module below both"
+
+
+def test_a_ring_is_named():
+    sources = {"a": "from b import one", "b": "def f():\n    import c", "c": "from a import two", "d": "import a"}
+    imports = {module: own_imports(source, module, set(sources)) for module, source in sources.items()}
+    ring = ring_in(imports)
+    assert ring in ("a -> b -> c -> a", "b -> c -> a -> b", "c -> a -> b -> c")
 
 
 def test_every_module_has_a_layer():

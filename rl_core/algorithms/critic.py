@@ -9,7 +9,6 @@ from pydantic import Field
 from rl_core.algorithms import terms
 from rl_core.algorithms.metrics import Metric, MetricKind
 from rl_core.algorithms.terms import Aggregation, Denominators
-from rl_core.sde.precision import at_least_float32
 from schemas.section import Section
 
 if TYPE_CHECKING:
@@ -43,8 +42,7 @@ def value_loss(
     """
     kept_BT = mask_BT != 0
     values_BT, old_values_BT, returns_BT = (
-        at_least_float32(tensor).masked_fill(~kept_BT, 0.0)
-        for tensor in (values_BT, old_values_BT.detach(), returns_BT.detach())
+        terms.cleaned(tensor, mask_BT) for tensor in (values_BT, old_values_BT.detach(), returns_BT.detach())
     )
     errors_BT = (values_BT - returns_BT).square()
     clipped_BT = errors_BT.new_zeros(errors_BT.shape).bool()

@@ -109,9 +109,9 @@ class DiffusionNft(StageAlgorithm):
             if tensor is None or tensor.shape != mask_BT.shape:
                 found = "nothing" if tensor is None else tuple(tensor.shape)
                 raise ValueError(f"{name} must be given in the shape of the mask, {tuple(mask_BT.shape)}; got {found}")
-        positive_BT, negative_BT = (_clean(tensor, mask_BT) for tensor in errors.values() if tensor is not None)
+        positive_BT, negative_BT = (terms.cleaned(tensor, mask_BT) for tensor in errors.values() if tensor is not None)
         bound, beta = self.config.max_advantage, self.config.beta
-        share_BT = _clean(advantages_BT, mask_BT).detach().clamp(-bound, bound) / (2.0 * bound) + 0.5
+        share_BT = terms.cleaned(advantages_BT, mask_BT).detach().clamp(-bound, bound) / (2.0 * bound) + 0.5
         per_action_BT = bound * (share_BT * positive_BT + (1.0 - share_BT) * negative_BT) / beta
         loss = terms.aggregate(per_action_BT, mask_BT, Aggregation.TOKEN_MEAN, denominators)
         count = float((mask_BT != 0).sum())
@@ -120,7 +120,3 @@ class DiffusionNft(StageAlgorithm):
             "loss": Metric(MetricKind.SUM, float(loss.detach()), count),
             **{name: Metric(MetricKind.MEAN, float(tensor.detach().sum()), count) for name, tensor in means.items()},
         }
-
-
-def _clean(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    return at_least_float32(values_BT).masked_fill(mask_BT == 0, 0.0)

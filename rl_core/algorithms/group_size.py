@@ -1,17 +1,12 @@
-"""Who learns from a comparison with siblings, the rows of the same prompt, and whether a recipe gives it any."""
+"""Among how many rows the advantages of each track that a recipe trains are taken."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from rl_core.algorithms.base import StageAlgorithm, algorithms
-from rl_core.algorithms.requirements import named
-from rl_core.errors import RecipeError
 from schemas.recipe import Recipe
 from schemas.unified import Compared
-
-WITHOUT_SIBLINGS = "reinforce_plus_plus"
-"""An algorithm for tokens that one sample of a prompt is enough for."""
 
 
 @dataclass(frozen=True)
@@ -42,21 +37,6 @@ def learning_tracks(recipe: Recipe) -> list[LearningTrack]:
     if recipe.unified is not None and recipe.unified.images.compared is Compared.PROMPT:
         drawn, drawn_key = drawn * samples, f"{key} x {drawn_key}"
     return [*found, LearningTrack("images/", _algorithm(recipe.images), drawn, drawn_key)]
-
-
-def check_siblings(recipe: Recipe) -> None:
-    """Raises: RecipeError where rows would be compared with siblings that they do not have: all advantages are 0."""
-    if recipe.has_pairs:
-        return
-    for track in learning_tracks(recipe):
-        if track.group_size > 1 or not track.algorithm.needs_siblings:
-            continue
-        draws = track.prefix == "images/" or not recipe.domain.traits.samples_tokens
-        other = "" if draws else f", or use one that does not, such as {WITHOUT_SIBLINGS}"
-        raise RecipeError(
-            f"{track.size_key} is 1: algorithm {named(recipe.images if draws else recipe)} compares each sample with "
-            f"others of its prompt, and one alone teaches nothing; set 2 or more{other}"
-        )
 
 
 def _algorithm(recipe: Recipe) -> StageAlgorithm:

@@ -23,7 +23,6 @@ from rl_core.algorithms.kl import KlController, KlPlace
 from rl_core.algorithms.losses import Actions, PolicyLoss, policy_losses
 from rl_core.algorithms.metrics import Metric, MetricKind
 from rl_core.algorithms.terms import Denominators, KlKind
-from rl_core.sde.precision import at_least_float32
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -118,7 +117,7 @@ class PolicyGradient(StageAlgorithm):
             **logged_BT,
         }
         if self.config.correction is not None and extras.rollout_log_probs_BT is not None:
-            rollout_BT = _clean(extras.rollout_log_probs_BT, mask_BT)
+            rollout_BT = terms.cleaned(extras.rollout_log_probs_BT, mask_BT)
             weights_BT, dropped_BT = correction_weights(
                 actions.old_log_probs_BT, rollout_BT, mask_BT, self.config.correction
             )
@@ -132,7 +131,7 @@ class PolicyGradient(StageAlgorithm):
             if self.kl.coef > 0 and not self.kl_in_reward:
                 total = total + self.kl.coef * self._aggregate(kl_BT, mask_BT, denominators)
         if entropy_BT is not None:
-            means_BT["entropy"] = _clean(entropy_BT, mask_BT)
+            means_BT["entropy"] = terms.cleaned(entropy_BT, mask_BT)
             if self.needs_entropy:
                 bonus = self._aggregate(means_BT["entropy"], mask_BT, denominators)
                 total = total - self.config.entropy_coef * bonus
@@ -174,7 +173,9 @@ class PolicyGradient(StageAlgorithm):
             return AdvantageInputs(rewards_B, group_ids_B, mask_BT, **given), {}
         if reference_BT is None or log_probs_BT is None:
             raise ValueError("kl.place is reward: advantages needs log_probs_BT and ref_log_probs_BT")
-        kl_BT = terms.kl_penalty(_clean(log_probs_BT, mask_BT), _clean(reference_BT, mask_BT), self.config.kl.kind)
+        kl_BT = terms.kl_penalty(
+            terms.cleaned(log_probs_BT, mask_BT), terms.cleaned(reference_BT, mask_BT), self.config.kl.kind
+        )
         count = float((mask_BT != 0).sum())
         metrics = {"kl_reward": Metric(MetricKind.MEAN, float(kl_BT.double().sum()), count)}
         return AdvantageInputs(rewards_B, group_ids_B, mask_BT, self.kl.coef * kl_BT, **given), metrics
@@ -184,10 +185,10 @@ class PolicyGradient(StageAlgorithm):
     ) -> Tensor | None:
         kl = self.config.kl
         if kl.kind is KlKind.EXACT:
-            return None if ref_kl_BT is None else _clean(ref_kl_BT, actions.mask_BT)
+            return None if ref_kl_BT is None else terms.cleaned(ref_kl_BT, actions.mask_BT)
         if ref_log_probs_BT is None:
             return None
-        reference_BT = _clean(ref_log_probs_BT, actions.mask_BT).detach()
+        reference_BT = terms.cleaned(ref_log_probs_BT, actions.mask_BT).detach()
         return terms.kl_penalty(actions.log_probs_BT, reference_BT, kl.kind, kl.straight_through)
 
     def _check(
@@ -235,16 +236,12 @@ def _actions(
 ) -> Actions:
     # NaN or inf at padding would reach the gradient through a product with 0, so it goes first.
     return Actions(
-        _clean(log_probs_BT, mask_BT),
-        _clean(old_log_probs_BT, mask_BT).detach(),
-        _clean(advantages_BT, mask_BT).detach(),
+        terms.cleaned(log_probs_BT, mask_BT),
+        terms.cleaned(old_log_probs_BT, mask_BT).detach(),
+        terms.cleaned(advantages_BT, mask_BT).detach(),
         mask_BT != 0,
-        None if old_kl_BT is None else _clean(old_kl_BT, mask_BT),
+        None if old_kl_BT is None else terms.cleaned(old_kl_BT, mask_BT),
     )
-
-
-def _clean(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    return at_least_float32(values_BT).masked_fill(mask_BT == 0, 0.0)
 
 
 def _metrics(

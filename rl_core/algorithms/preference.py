@@ -31,7 +31,7 @@ from pydantic import Field, model_validator
 from rl_core.algorithms.base import ActionMeasures, RowMeasures, StageAlgorithm, algorithms
 from rl_core.algorithms.blocks import over_preset
 from rl_core.algorithms.metrics import Metric, MetricKind
-from rl_core.algorithms.terms import Denominators
+from rl_core.algorithms.terms import Denominators, cleaned
 from rl_core.sde.precision import at_least_float32
 
 if TYPE_CHECKING:
@@ -226,7 +226,7 @@ class Preference(StageAlgorithm):
         self, log_probs_BT: Tensor, advantages_BT: Tensor, mask_BT: Tensor, ref_log_probs_BT: Tensor | None
     ) -> Pairs:
         kept_BT = mask_BT != 0
-        log_probs_BT = at_least_float32(log_probs_BT).masked_fill(~kept_BT, 0.0)
+        log_probs_BT = cleaned(log_probs_BT, mask_BT)
         reference_BT = log_probs_BT.detach() if ref_log_probs_BT is None else ref_log_probs_BT.detach()
         reference_BT = reference_BT.to(log_probs_BT).masked_fill(~kept_BT, 0.0)
         lengths_B, signs_B = kept_BT.sum(1), advantages_BT.masked_fill(~kept_BT, 0.0).sum(1).sign()

@@ -1,10 +1,92 @@
-"""What several domains ask of a recipe for the same reason, checked before anything is started."""
+"""Whether the trainers can serve an algorithm, and a recipe fits it; checked before any start."""
 
 from __future__ import annotations
 
 from rl_core.algorithms.base import StageAlgorithm
+from rl_core.algorithms.diffusion_nft import DiffusionNft
+from rl_core.algorithms.flow_presets import FlowPolicyGradient
+from rl_core.algorithms.group_size import learning_tracks
+from rl_core.algorithms.preference import Preference
+from rl_core.algorithms.terms import Aggregation
 from rl_core.errors import RecipeError
+from rl_core.sde import action_steps
+from schemas.domains import ModelKind
 from schemas.recipe import Recipe
+
+SPLITS = (Aggregation.TOKEN_MEAN, Aggregation.TOKEN_SUM)
+"""Aggregations that give the same for a row and for its portions."""
+WITHOUT_SIBLINGS = "reinforce_plus_plus"
+"""An algorithm for tokens that one sample of a prompt is enough for."""
+
+
+def check_serves_tokens(algorithm: StageAlgorithm, recipe: Recipe) -> None:
+    """Raises: RecipeError where the algorithm needs what a rollout of tokens, or this recipe, does not give."""
+    name = named(recipe)
+    if isinstance(algorithm, Preference):
+        raise RecipeError(f"algorithm {name} learns from pairs of answers: set domain: preference, or use grpo")
+    if isinstance(algorithm, FlowPolicyGradient | DiffusionNft):
+        raise RecipeError(f"algorithm {name} trains denoising steps, domain {recipe.domain} has tokens; use grpo")
+    if algorithm.needs_ref_kl or algorithm.needs_old_kl:
+        raise RecipeError(
+            f"algorithm {name}: the exact KL exists between denoising steps; for tokens use kl.kind: k3, or the loss "
+            "dppo_kl"
+        )
+    _check_average(algorithm, recipe)
+    _check_correction(algorithm, recipe)
+    if recipe.domain.traits.model is ModelKind.SEEING:
+        _check_whole_and_unpacked(recipe, "vision-language model")
+    overlong, limit = getattr(algorithm.config, "overlong", None), recipe.rollout.max_new_tokens
+    if overlong is not None and overlong.buffer > limit:
+        raise RecipeError(
+            f"algorithm.overlong.buffer is {overlong.buffer}, but replies end at rollout.max_new_tokens = {limit}; it "
+            "must not be larger"
+        )
+    if algorithm.needs_critic and recipe.placement.tp_size > 1:
+        raise RecipeError(
+            f"algorithm {name} has a critic, whose value head cannot be cut for placement.tp_size = "
+            f"{recipe.placement.tp_size}; set 1"
+        )
+
+
+def check_serves_steps(algorithm: StageAlgorithm, recipe: Recipe) -> None:
+    """Raises: RecipeError where the algorithm needs what a rollout of denoising steps, or the recipe, does not give."""
+    name = named(recipe)
+    if not isinstance(algorithm, FlowPolicyGradient | DiffusionNft):
+        raise RecipeError(
+            f"algorithm {name} trains tokens, domain diffusion has denoising steps; use flow_grpo, mix_grpo, "
+            "dance_grpo, flow_dppo or diffusion_nft"
+        )
+    if not recipe.rewards:
+        raise RecipeError("rewards: the domain diffusion has no environments; name at least one scorer")
+    _check_average(algorithm, recipe)
+    _check_correction(algorithm, recipe)
+    _check_parts(algorithm, name)
+    _check_whole_and_unpacked(recipe, "diffusion model")
+    if isinstance(algorithm, FlowPolicyGradient):
+        _check_actions(algorithm, recipe)
+    elif recipe.diffusion.share_noise:
+        raise RecipeError(
+            f"diffusion.share_noise: algorithm {name} draws noise at the start only, so that all samples of a prompt "
+            "would be one; set false"
+        )
+
+
+def check_serves_tracks(algorithm: StageAlgorithm, recipe: Recipe) -> None:
+    """Raises: RecipeError where the algorithm of the track `text` needs what a tree of rewrites does not give."""
+    for needed, what in (
+        (algorithm.needs_critic, "a critic"),
+        (algorithm.needs_greedy_baseline, "a greedy reply that is rewarded"),
+        (algorithm.dynamic_sampling, "further rollouts for groups that teach nothing"),
+        (algorithm.rolls_out_average, "a moving average to sample with"),
+    ):
+        if needed:
+            raise RecipeError(
+                f"algorithm {named(recipe)} needs {what}, which the domain {recipe.domain} does not have; use grpo"
+            )
+    if recipe.diffusion.num_frames > 1:
+        raise RecipeError(
+            f"diffusion.num_frames is {recipe.diffusion.num_frames}: the domain {recipe.domain} draws pictures; set 1"
+        )
 
 
 def check_multi_update(
@@ -24,7 +106,27 @@ def check_multi_update(
             )
 
 
-def check_average(algorithm: StageAlgorithm, recipe: Recipe) -> None:
+def check_siblings(recipe: Recipe) -> None:
+    """Raises: RecipeError where rows would be compared with siblings that they do not have: all advantages are 0."""
+    if recipe.has_pairs:
+        return
+    for track in learning_tracks(recipe):
+        if track.group_size > 1 or not track.algorithm.needs_siblings:
+            continue
+        draws = track.prefix == "images/" or not recipe.domain.traits.samples_tokens
+        other = "" if draws else f", or use one that does not, such as {WITHOUT_SIBLINGS}"
+        raise RecipeError(
+            f"{track.size_key} is 1: algorithm {named(recipe.images if draws else recipe)} compares each sample with "
+            f"others of its prompt, and one alone teaches nothing; set 2 or more{other}"
+        )
+
+
+def named(recipe: Recipe) -> str | None:
+    """The algorithm as the recipe calls it."""
+    return recipe.algorithm.get("name") or recipe.algorithm.get("target")
+
+
+def _check_average(algorithm: StageAlgorithm, recipe: Recipe) -> None:
     """Raises: RecipeError where an algorithm samples with a moving average that the recipe does not keep."""
     if algorithm.rolls_out_average and (recipe.ema is None or not recipe.ema.rollout):
         raise RecipeError(
@@ -33,7 +135,7 @@ def check_average(algorithm: StageAlgorithm, recipe: Recipe) -> None:
         )
 
 
-def check_correction(algorithm: StageAlgorithm, recipe: Recipe) -> None:
+def _check_correction(algorithm: StageAlgorithm, recipe: Recipe) -> None:
     """Raises: RecipeError where samples of older weights would be trained as if they were of the present ones."""
     if recipe.rollout.steps_ahead and not algorithm.needs_rollout_log_probs:
         raise RecipeError(
@@ -42,7 +144,7 @@ def check_correction(algorithm: StageAlgorithm, recipe: Recipe) -> None:
         )
 
 
-def check_whole_and_unpacked(recipe: Recipe, what: str) -> None:
+def _check_whole_and_unpacked(recipe: Recipe, what: str) -> None:
     """Raises: RecipeError where the placement cuts or packs a model of a kind (`what`) that takes neither."""
     placed = recipe.placement
     for name, value, fitting in (
@@ -58,6 +160,34 @@ def check_whole_and_unpacked(recipe: Recipe, what: str) -> None:
             )
 
 
-def named(recipe: Recipe) -> str | None:
-    """The algorithm as the recipe calls it."""
-    return recipe.algorithm.get("name") or recipe.algorithm.get("target")
+def _check_parts(algorithm: StageAlgorithm, name: str | None) -> None:
+    for needed, what in (
+        (algorithm.needs_critic, "a critic, which reads tokens"),
+        (algorithm.needs_greedy_baseline, "a greedy reply"),
+        (algorithm.needs_sum_squared_probs, "probabilities of a vocabulary"),
+        (algorithm.needs_entropy, "an entropy, which is constant for steps of fixed noise"),
+        (algorithm.kl_in_reward, "a KL in the reward; use kl.place: loss"),
+    ):
+        if needed:
+            raise RecipeError(f"algorithm {name} needs {what}; denoising steps have none")
+
+
+def _check_actions(algorithm: FlowPolicyGradient, recipe: Recipe) -> None:
+    config = recipe.diffusion
+    try:
+        num_actions = len(action_steps(algorithm.config.sde, config.num_steps, 0, recipe.seed))
+    except ValueError as error:
+        raise RecipeError(f"algorithm.{error}; diffusion.num_steps is {config.num_steps}") from error
+    size = config.steps_per_forward
+    if size is None or size >= num_actions:
+        return
+    if num_actions % size:
+        raise RecipeError(
+            f"diffusion.steps_per_forward {size} does not divide the {num_actions} trained steps of a rollout"
+        )
+    aggregation = algorithm.policy_loss.config.aggregation
+    if aggregation not in SPLITS:
+        raise RecipeError(
+            f"diffusion.steps_per_forward {size} cuts rows, which algorithm.loss.aggregation {aggregation} weighs "
+            "whole; use token-mean, or leave it out"
+        )

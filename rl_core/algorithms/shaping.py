@@ -42,6 +42,15 @@ def soft_overlong_penalty(lengths_B: Tensor, max_length: int, buffer: int, penal
     return -penalty * excess_B.clamp(0.0, 1.0)
 
 
+def at_last_action(values_B: Tensor, mask_BT: Tensor) -> Tensor:
+    """[B, T]: each row's value at its last action, 0 elsewhere and in rows without any."""
+    import torch
+
+    places_T = torch.arange(mask_BT.shape[1], device=mask_BT.device)
+    last_B1 = torch.where(mask_BT != 0, places_T, -1).amax(dim=1, keepdim=True)
+    return torch.where(places_T == last_B1, values_B[:, None], 0.0)
+
+
 def informative_rows(rewards_B: Tensor, group_ids_B: Tensor) -> Tensor:
     """True for rows of groups whose rewards differ, [B] (DAPO's dynamic sampling, arXiv 2503.14476 sec. 3.2).
 

@@ -1,12 +1,11 @@
 """The terms that policy losses are made of, over [B, T].
 
-Axes: B rows, T actions (tokens or denoising steps), V vocabulary. A mask is 1 (or True) where the model acted.
+Axes: B rows, T actions (tokens or denoising steps). A mask is 1 (or True) where the model acted.
 Log-ratios are clamped to +-20 before `exp`: e^20 is far outside any clip range, and float32 overflows at e^88.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -63,22 +62,6 @@ class Denominators:
     """Rows with at least one such action."""
     max_length: int
     """The constant length of `seq-mean-token-sum-norm`; the same for every part."""
-
-    @classmethod
-    def from_mask(cls, mask_BT: Tensor, max_length: int | None = None) -> Denominators:
-        """The counts of these rows; `max_length` defaults to T."""
-        counts_B = (mask_BT != 0).sum(dim=1)
-        return cls(float(counts_B.sum()), float((counts_B > 0).sum()), max_length or mask_BT.shape[1])
-
-    @classmethod
-    def merge(cls, parts: Iterable[Denominators]) -> Denominators:
-        """The counts of all parts together. Raises: ValueError when their `max_length` differs."""
-        parts = list(parts)
-        lengths = {part.max_length for part in parts}
-        if len(lengths) != 1:
-            raise ValueError(f"max_length must be the same for all parts of an optimiser step, got {sorted(lengths)}")
-        tokens, sequences = sum(part.num_tokens for part in parts), sum(part.num_sequences for part in parts)
-        return cls(tokens, sequences, lengths.pop())
 
 
 def ratio(log_probs_BT: Tensor, old_log_probs_BT: Tensor) -> Tensor:
@@ -152,6 +135,11 @@ def aggregate(loss_BT: Tensor, mask_BT: Tensor, mode: Aggregation, denominators:
     return (masked_BT.sum(dim=1) / lengths_B).sum() / num_sequences
 
 
+def cleaned(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """The values in float32 or better, 0 where the mask is: a NaN there has no influence."""
+    return at_least_float32(values_BT).masked_fill(mask_BT == 0, 0.0)
+
+
 def masked_mean(values: Tensor, mask: Tensor, dim: int | None = None) -> Tensor:
     """The mean where mask is not 0, over everything or over `dim`; 0 where nothing is counted."""
     kept = mask != 0
@@ -159,10 +147,3 @@ def masked_mean(values: Tensor, mask: Tensor, dim: int | None = None) -> Tensor:
     if dim is None:
         return masked.sum() / kept.sum().clamp(min=1)
     return masked.sum(dim=dim) / kept.sum(dim=dim).clamp(min=1)
-
-
-def entropy_from_logits(logits_BTV: Tensor) -> Tensor:
-    """The entropy of softmax(logits) in nats, [B, T], in float32 or better; logits of -inf count as probability 0."""
-    log_probs_BTV = at_least_float32(logits_BTV).log_softmax(dim=-1)
-    finite_BTV = log_probs_BTV.masked_fill(log_probs_BTV == float("-inf"), 0.0)
-    return -(log_probs_BTV.exp() * finite_BTV).sum(dim=-1)

@@ -28,6 +28,7 @@ def check_layout(key: str, value: Tensor) -> None:
 
 def parts(nested: Any) -> tuple[Tensor, Tensor]:
     """Values and offsets of a column that is ragged in dimension 1 and has no holes."""
+    # torch has no public name yet for the ragged dimension of a nested tensor.
     if nested._ragged_idx != 1:
         raise DataProtoError(f"a jagged column must be ragged in dimension 1, not {nested._ragged_idx}")
     if nested.lengths() is None:

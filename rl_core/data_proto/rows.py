@@ -106,7 +106,10 @@ def consecutive(
 
 
 def unchecked(values: dict[str, Any], num_rows: int, device: torch.device | None) -> TensorDict:
-    """A TensorDict of values known to have `num_rows` rows; its public constructor would check every one again."""
+    """A TensorDict of values known to have `num_rows` rows.
+
+    Its public constructor would check every one again; this can go when there is one that does not.
+    """
     source: Any = values
     return TensorDict._new_unsafe(source, batch_size=torch.Size([num_rows]), device=device)
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from rl_core.demo.contestants import Demo, Question
+from rl_core.demo.contestants import Demo
+from rl_core.demo.questions import Question
 from rl_core.errors import UserError
 from rl_core.reporting.pages import render
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Lock
 
+from rl_core.demo.questions import Answer, Question
 from rl_core.errors import ModelError, RecipeError
 from rl_core.models.locate import locate
 from rl_core.runs.evaluation import Candidate, evaluation_recipe, find_candidate
@@ -16,29 +17,6 @@ from schemas.recipe import Recipe
 
 MAX_NEW_TOKENS = 512
 """Of a reply, whatever is asked for."""
-
-
-@dataclass(frozen=True)
-class Question:
-    """What one model is asked."""
-
-    messages: list[dict[str, str]]
-    """A conversation, the last message being the user's; of a drawing the last one counts."""
-    seed: int
-    temperature: float
-    """0 is greedy; drawings take no notice of it."""
-    max_new_tokens: int
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What it says."""
-
-    text: str = ""
-    image: bytes = b""
-    """PNG."""
-    is_cut: bool = False
-    """The reply reached the limit on its length."""
 
 
 class Contestant:

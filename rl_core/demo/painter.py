@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from rl_core.data_proto import DataProto
-from rl_core.demo.contestants import Answer, Question
+from rl_core.demo.questions import Answer, Question
 from rl_core.errors import ModelError, RecipeError
 from rl_core.models.diffusion.bundle import DiffusionBundle
 from rl_core.models.diffusion.policy import DiffusionPolicy

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from rl_core.demo.contestants import Answer, Question
+from rl_core.demo.questions import Answer, Question
 from rl_core.errors import DataError
 from rl_core.models.bundle import TextBundle
 from rl_core.models.chat.stop_ids import configured_stop_ids

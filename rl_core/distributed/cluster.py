@@ -6,8 +6,7 @@ import logging
 import os
 import signal
 import threading
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
-from functools import partial
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -85,8 +84,7 @@ def _started(address: str | None, num_devices: int, device_kind: str, **options:
     logging.getLogger("ray._private.authentication.authentication_token_setup").setLevel(logging.ERROR)
     # Nor that SIGTERM stays with whoever runs the flow.
     logging.getLogger("ray._private.worker").addFilter(lambda record: "SIGTERM handler" not in record.getMessage())
-    alone = _without_autoscaler() if address is None else nullcontext()
-    with _keep_signal_handlers(), alone:
+    with _keep_signal_handlers():
         ray.init(
             address=address or "local",
             include_dashboard=False if address is None else None,
@@ -105,23 +103,6 @@ def _collected_output() -> AbstractContextManager[None]:
     from rl_core.distributed.output import collected_output
 
     return collected_output()
-
-
-@contextmanager
-def _without_autoscaler() -> Iterator[None]:
-    """A private cluster never grows, and starts without the process that would see to it.
-
-    That one imports for two processor seconds while the run wants to start. `ray start` has a switch for it (Ray 2.60),
-    `ray.init` does not pass it on; this can go when it does.
-    """
-    from ray._private import parameter
-
-    usual = parameter.RayParams
-    parameter.RayParams = partial(usual, no_monitor=True)  # type: ignore[assignment,misc]
-    try:
-        yield
-    finally:
-        parameter.RayParams = usual
 
 
 @contextmanager

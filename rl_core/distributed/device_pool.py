@@ -21,10 +21,6 @@ class Devices:
     def __len__(self) -> int:
         return len(self.numbers)
 
-    @property
-    def all_free(self) -> bool:
-        return len(self._free) == len(self.numbers)
-
     def take(self, fraction: float) -> Devices:
         """A share of all devices, the first free ones. Raises: RecipeError when it is no whole number, or not free."""
         wanted = whole_devices(fraction, len(self.numbers))

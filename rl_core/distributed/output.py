@@ -58,7 +58,8 @@ def label_output(label: Callable[[], str]) -> None:
 @contextmanager
 def collected_output() -> Iterator[None]:
     """Take what workers print from Ray, which would print it to this process's own output, for `forward`."""
-    # Ray has no public way to this; the same dispatcher serves its notebooks.
+    # Ray has no public way to what its workers print; the same dispatcher serves its notebooks.
+    # This can go when `ray.init` takes a handler.
     from ray._private.ray_logging import global_worker_stdstream_dispatcher as dispatcher
 
     dispatcher.remove_handler(RAYS_HANDLER)

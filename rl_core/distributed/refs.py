@@ -25,13 +25,6 @@ from rl_core.ranks.dispatch import fill_up, shard_rows
 NARROW_BYTES = 64
 """A tensor column of at most so many bytes a row travels with the description."""
 
-_fetched_bytes = 0
-
-
-def fetched_bytes() -> int:
-    """Bytes of tensors this process has fetched from the object store through references."""
-    return _fetched_bytes
-
 
 @dataclass(frozen=True)
 class Part:
@@ -253,17 +246,10 @@ def _get(refs: list[Any], what: Any) -> list[DataProto]:
     import ray
     from ray.exceptions import ObjectLostError
 
-    global _fetched_bytes
     try:
-        pieces = ray.get(refs)
+        return ray.get(refs)
     except ObjectLostError as error:
         raise WorkerDied(f"column {what} is gone with the worker that made it: {error}") from error
-    _fetched_bytes += sum(_num_bytes(piece) for piece in pieces)
-    return pieces
-
-
-def _num_bytes(piece: DataProto) -> int:
-    return 0 if piece.batch is None else sum(tensor.numel() * tensor.element_size() for tensor in piece.batch.values())
 
 
 def _side_by_side(pieces: Sequence[DataProto], meta_info: dict[str, Any]) -> DataProto:

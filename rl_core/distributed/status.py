@@ -30,8 +30,6 @@ class Status:
     """For how long."""
     place: str
     """The innermost line of it, as `file:line function`."""
-    rss_bytes: int
-    """Memory the process holds."""
 
 
 class StatusServer:
@@ -58,12 +56,10 @@ class StatusServer:
         self.begin("")
 
     def status(self) -> Status:
-        import psutil
-
         frame = sys._current_frames().get(threading.main_thread().ident or 0)
         stack = traceback.extract_stack(frame, limit=None) if frame is not None else []
         place = f"{stack[-1].filename}:{stack[-1].lineno} {stack[-1].name}" if stack else ""
-        return Status(self._method, time.monotonic() - self._since, place, psutil.Process().memory_info().rss)
+        return Status(self._method, time.monotonic() - self._since, place)
 
     def _serve(self) -> None:
         while True:

@@ -127,10 +127,6 @@ class VllmEngine(Receiver, RolloutEngine):
         """Give the device's memory back until the next weights or the next rollout. Raises: RecipeError on a CPU."""
         self.server.call("sleep")
 
-    def server_pid(self) -> int:
-        """Process id of this rank's server."""
-        return self.server.pid
-
 
 def checkpoint_name(parameter: str) -> str:
     """What a policy's parameter is called in the checkpoint of its model."""

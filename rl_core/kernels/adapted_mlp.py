@@ -18,7 +18,7 @@ from torch.nn.functional import silu
 
 from rl_core.kernels.adapted_linear import Parts, gradients, product, state_gradient, trained_parts
 from rl_core.kernels.float32_matmul import product_dtype
-from rl_core.kernels.gated_mlp import backward_of_gate
+from rl_core.kernels.gate_backward import backward_of_gate
 
 
 def adapted_mlp(states: Tensor, layers: Sequence[nn.Module]) -> Tensor | None:

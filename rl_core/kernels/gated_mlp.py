@@ -17,6 +17,8 @@ from torch.autograd.function import once_differentiable
 from torch.distributed.tensor import DTensor
 from torch.nn.functional import silu
 
+from rl_core.kernels.adapted_mlp import adapted_mlp
+from rl_core.kernels.gate_backward import backward_of_gate
 from rl_core.kernels.replace import Replaced, asked, replace_modules
 from rl_core.kernels.weight_gradients import weight_gradients
 
@@ -40,8 +42,6 @@ class GatedMLP(nn.Module):
             gate, up, down = (part.weight for part in parts)
             return _Gated.apply(states, gate, up, down)  # type: ignore[return-value]
         if torch.is_grad_enabled() and all(hasattr(part, "lora_A") for part in parts):
-            from rl_core.kernels.adapted_mlp import adapted_mlp
-
             adapted = adapted_mlp(states, parts)
             if adapted is not None:
                 return adapted
@@ -78,18 +78,6 @@ def _is_plain(layer: Any, dtype: torch.dtype) -> bool:
         return False
     changed = layer._forward_hooks or layer._forward_pre_hooks or "forward" in vars(layer)
     return not changed and not isinstance(layer.weight, DTensor)
-
-
-def backward_of_gate(
-    grad_NM: Tensor, gated_NM: Tensor, raised_NM: Tensor, opened_NM: Tensor, free_NM: Tensor
-) -> tuple[Tensor, Tensor]:
-    """The gradients of gate(x) and up(x), [N, M], from that of silu(gate(x)) * up(x).
-
-    Args: opened_NM: silu(gate(x)); it, the gradient and `free_NM` are written over.
-    """
-    grad_raised_NM = torch.mul(opened_NM, grad_NM, out=free_NM)
-    slope_NM = torch.mul(grad_NM, raised_NM, out=opened_NM)
-    return torch.ops.aten.silu_backward.grad_input(slope_NM, gated_NM, grad_input=grad_NM), grad_raised_NM
 
 
 class _Gated(torch.autograd.Function):

@@ -11,6 +11,7 @@ from torch import Tensor
 from rl_core.models.causal_lm import CausalLMPolicy
 from rl_core.models.chat.tokenizer import check_words, load_processor, load_tokenizer
 from rl_core.models.checks.comparison import Live, TokenRow, token_rows
+from rl_core.models.export.folder import export_policy
 from rl_core.models.family import load_policy, sees_pictures
 from schemas.recipe import LoraConfig, ModelConfig
 
@@ -52,8 +53,6 @@ class ModelBundle:
 
     def export(self, trained: dict[str, Tensor], lora: LoraConfig | None, out: Path, live: Live) -> None:
         """Write the trained policy as a Hugging Face folder; see `export_policy`."""
-        from rl_core.models.export.folder import export_policy
-
         export_policy(self, trained, lora, out, live)
 
 

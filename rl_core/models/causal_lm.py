@@ -21,7 +21,8 @@ from rl_core.kernels.float32_matmul import multiplied_as_bfloat16, product_in_fl
 from rl_core.kernels.packed_weights import Packed, packed_weights
 from rl_core.models import packing, shared_prompts
 from rl_core.models.backbone import backbone_of, taken_by
-from rl_core.models.checks.probe import Path, Paths, settle
+from rl_core.models.checks.paths import Path, Paths
+from rl_core.models.checks.probe import settle
 from rl_core.models.chunked_log_probs import is_plain_head, linear_log_probs
 from rl_core.models.exact import is_exact, make_exact, weights_at_hand
 from rl_core.models.head import own_logits, projection_scale

@@ -9,7 +9,8 @@ from rl_core.errors import ModelError
 from rl_core.models import causal_lm
 from rl_core.models.causal_lm import CausalLMPolicy
 from rl_core.models.checks.can_train import check_model
-from rl_core.models.checks.probe import Paths, settle
+from rl_core.models.checks.paths import Paths
+from rl_core.models.checks.probe import settle
 from rl_core.models.checks.shape import read_config
 from rl_core.models.media import PromptMedia
 from rl_core.models.text_part import TextPartPolicy
@@ -135,14 +136,19 @@ def _class_of(config: Any) -> Any:
     """
     import transformers
     from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoModelForMultimodalLM
+    from transformers.models.auto.modeling_auto import (
+        MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
+        MODEL_FOR_MULTIMODAL_LM_MAPPING,
+    )
 
     for name in config.architectures or ():
         named = getattr(transformers, name, None)
         if getattr(named, "config_class", None) is type(config):
             return named
-    for auto_class in (AutoModelForImageTextToText, AutoModelForMultimodalLM):
-        if type(config) in auto_class._model_mapping:
-            return auto_class
+    if type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING:
+        return AutoModelForImageTextToText
+    if type(config) in MODEL_FOR_MULTIMODAL_LM_MAPPING:
+        return AutoModelForMultimodalLM
     return AutoModelForCausalLM
 
 

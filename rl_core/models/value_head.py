@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Any, Protocol, TypeVar
 
 from torch import Tensor, nn
 
-if TYPE_CHECKING:
-    from rl_core.models.causal_lm import CausalLMPolicy
+from rl_core.models.checks.paths import Paths
+
+
+class TokenPolicy(Protocol):
+    """What of a policy the head is put into."""
+
+    paths: Paths | None
+
+    @property
+    def language_model(self) -> Any: ...
+
+
+Policy = TypeVar("Policy", bound=TokenPolicy)
 
 
 class ValueHead(nn.Linear):
@@ -24,7 +35,7 @@ class ValueHead(nn.Linear):
         return self(hidden_NH.to(self.weight.dtype)).float()[:, 0]
 
 
-def add_value_head(policy: CausalLMPolicy) -> CausalLMPolicy:
+def add_value_head(policy: Policy) -> Policy:
     """Put a value head in place of the vocabulary projection, in place.
 
     What `forward` then gives for each action is the value before it, [B, T], zero where the mask is.

@@ -6,11 +6,7 @@ metrics have its track before the name: `text/loss`, `images/loss`.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
 from dataclasses import dataclass
-
-TRACKS = ("text", "images")
 
 
 @dataclass(frozen=True)
@@ -20,11 +16,6 @@ class MetricNote:
     name: str
     unit: str
     meaning: str
-
-    def fits(self, name: str) -> bool:
-        """Whether this note is about the metric `name`."""
-        pattern = re.sub(r"<\w+>", "[^/]+", re.escape(self.name).replace(r"\<", "<").replace(r"\>", ">"))
-        return re.fullmatch(pattern, name) is not None
 
 
 def _notes(*rows: tuple[str, str, str]) -> tuple[MetricNote, ...]:
@@ -147,16 +138,3 @@ GROUPS: dict[str, tuple[MetricNote, ...]] = {
     ),
 }
 """Heading -> metrics."""
-
-
-def unknown_metrics(names: Iterable[str]) -> list[str]:
-    """Those that no note is about."""
-    notes, found = [note for group in GROUPS.values() for note in group], set(names)
-    # A registered version has its scores by their bare names.
-    scores = {name.removeprefix("eval/") for name in found if name.startswith("eval/")}
-    return sorted(name for name in found - scores if not any(note.fits(_without_track(name)) for note in notes))
-
-
-def _without_track(name: str) -> str:
-    first, _, rest = name.partition("/")
-    return rest if rest and first in TRACKS else name

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rl_core.algorithms.shaping import at_last_action, soft_overlong_penalty
 from schemas.rewards import RewardServiceConfig, Truncation
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def combine(
             parts[key] = weight * scores_B.nan_to_num(0.0)
     total_B = sum(parts.values(), start=earned.rewards_B.new_zeros(earned.rewards_B.shape))
     total_B = total_B + _penalties(earned, config, max_length)
-    rewards_BT = _at_last_action(earned, total_B - earned.rewards_B) + earned.turn_rewards_BT
+    rewards_BT = at_last_action(total_B - earned.rewards_B, earned.mask_BT) + earned.turn_rewards_BT
     if config.truncated is Truncation.ZERO:
         total_B = total_B.masked_fill(earned.truncated_B, 0.0)
         rewards_BT = rewards_BT.masked_fill(earned.truncated_B[:, None], 0.0)
@@ -90,20 +91,9 @@ def score_metrics(scores_BK: Tensor, keys: Sequence[str], earned: Earned) -> dic
 
 def _penalties(earned: Earned, config: RewardServiceConfig, max_length: int) -> Tensor:
     """[B], 0 or less: by length, and whole for a row that the context limit cut off."""
-    from rl_core.algorithms.shaping import soft_overlong_penalty
-
     none_B = earned.rewards_B.new_zeros(earned.rewards_B.shape)
     if config.truncated is not Truncation.SOFT:
         return none_B
     buffer = min(config.overlong_buffer, max_length)
-    by_length_B = soft_overlong_penalty(earned.lengths_B, max_length, buffer, config.overlong_penalty)
-    return by_length_B.to(none_B.dtype).masked_fill(earned.truncated_B, -config.overlong_penalty)
-
-
-def _at_last_action(earned: Earned, extra_B: Tensor) -> Tensor:
-    import torch
-
-    kept_BT = earned.mask_BT != 0
-    places_T = torch.arange(kept_BT.shape[1], device=kept_BT.device)
-    last_B1 = torch.where(kept_BT, places_T, -1).amax(dim=1, keepdim=True)
-    return torch.where(places_T == last_B1, extra_B[:, None], 0.0)
+    lengths_B = earned.lengths_B.masked_fill(earned.truncated_B, max_length)
+    return soft_overlong_penalty(lengths_B, max_length, buffer, config.overlong_penalty).to(none_B.dtype)

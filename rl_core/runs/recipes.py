@@ -94,11 +94,14 @@ def dump_recipe(recipe: Recipe) -> str:
 
 def _check_plugins(recipe: Recipe) -> None:
     from rl_core.algorithms import algorithms
-    from rl_core.algorithms.group_size import check_siblings
-    from rl_core.algorithms.requirements import check_multi_update, named
-    from rl_core.algorithms.steps import check_serves_steps
-    from rl_core.algorithms.tokens import check_serves_tokens
-    from rl_core.algorithms.trees import check_serves_tracks
+    from rl_core.algorithms.requirements import (
+        check_multi_update,
+        check_serves_steps,
+        check_serves_tokens,
+        check_serves_tracks,
+        check_siblings,
+        named,
+    )
     from rl_core.envs.registration import config_class, own_options, spec
     from rl_core.rewards import Modality, resolve_scorers
 

@@ -137,10 +137,6 @@ class TrainingSession:
             building.rename(self.folder.export)
         return self.folder.export
 
-    def worker_pids(self) -> list[int]:
-        """Process ids of the live workers; empty when none are up."""
-        return [] if self._trainer is None else self._trainer.pids()
-
     def close(self) -> None:
         """End the workers and the private cluster."""
         self._drop_workers()

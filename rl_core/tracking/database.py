@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rl_core.data.store.atomic import storage_error, sync_path
-from rl_core.data.store.lock import OutputLock
+from rl_core.data.store.lock import output_lock
 from rl_core.errors import StorageError
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def ensure_database(tracking_uri: str) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise StorageError(f"cannot make the folder {path.parent} of the MLflow database: {error}") from error
-        with OutputLock(_lock_file(path)):
+        with output_lock(_lock_file(path)):
             if not _has_content(path):
                 _make(path)
     elif (path, path.stat().st_ino) not in _whole and (fault := fault_of(path)) is not None:
@@ -69,7 +69,7 @@ def one_at_a_time(tracking_uri: str) -> Iterator[None]:
     if path is None:
         yield
         return
-    with OutputLock(_lock_file(path)):
+    with output_lock(_lock_file(path)):
         yield
 
 

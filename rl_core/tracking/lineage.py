@@ -49,11 +49,6 @@ class RunLineage:
         """The files the training and held-out rows were made from."""
         return self.cache.sources
 
-    @property
-    def resumes(self) -> list[Opening]:
-        """The flow runs that continued the training run."""
-        return self.openings[1:]
-
 
 @dataclass(frozen=True)
 class Lineage(RunLineage):

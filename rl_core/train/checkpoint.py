@@ -15,7 +15,7 @@ import pickle
 import random
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,15 +24,13 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from rl_core.errors import StorageError
 from rl_core.train.optimizer import MOMENTS, STEP, add_moments
-
-if TYPE_CHECKING:
-    from rl_core.train.fsdp import FSDPBackend
+from rl_core.train.trained import Trained
 
 _CONTENTS = "contents.json"
 
 
 @torch.no_grad()
-def save(backend: FSDPBackend, folder: Path) -> None:
+def save(backend: Trained, folder: Path) -> None:
     """Write all ranks' shards to `folder`. Raises: StorageError when the disk refuses."""
     try:
         _save_sharded(_state(backend), folder / "weights", is_alone=backend.rank_info.world_size == 1)
@@ -46,7 +44,7 @@ def save(backend: FSDPBackend, folder: Path) -> None:
         ) from error
 
 
-def load(backend: FSDPBackend, folder: Path) -> None:
+def load(backend: Trained, folder: Path) -> None:
     """Restore from `folder`, on any number of ranks.
 
     Raises: StorageError when files are missing or damaged, or hold something else than this backend trains.
@@ -68,7 +66,7 @@ def load(backend: FSDPBackend, folder: Path) -> None:
         _restore_random(local["random"])
 
 
-def _state(backend: FSDPBackend) -> dict[str, Any]:
+def _state(backend: Trained) -> dict[str, Any]:
     """What is sharded: the tensors that are trained, which with adapters are few, and those that follow them."""
     add_moments(backend.optimizer)
     follow = {name: backend.optimizer.state[value] for name, value in backend.trainable.items()}
@@ -77,7 +75,7 @@ def _state(backend: FSDPBackend) -> dict[str, Any]:
     return state if backend.ema is None else state | {"ema": backend.ema.state()}
 
 
-def _counts(backend: FSDPBackend) -> dict[str, Any]:
+def _counts(backend: Trained) -> dict[str, Any]:
     """What of the optimiser is not sharded: its settings, and how often each parameter was changed."""
     # Its groups are for the fused step alone, may be others on other ranks, and have the same settings.
     settings = {key: one for key, one in backend.optimizer.param_groups[0].items() if key != "params"}
@@ -86,7 +84,7 @@ def _counts(backend: FSDPBackend) -> dict[str, Any]:
     return {"settings": settings, "steps": steps}
 
 
-def _restore_counts(backend: FSDPBackend, counts: dict[str, Any]) -> None:
+def _restore_counts(backend: Trained, counts: dict[str, Any]) -> None:
     for group in backend.optimizer.param_groups:
         group.update(counts["settings"])
     for name, value in backend.trainable.items():
@@ -100,7 +98,7 @@ def _save_sharded(state: dict[str, Any], folder: Path, *, is_alone: bool) -> Non
         state_dict_saver.save(state, checkpoint_id=folder, no_dist=is_alone)
 
 
-def _contents(backend: FSDPBackend) -> dict[str, Any]:
+def _contents(backend: Trained) -> dict[str, Any]:
     lora, ema = backend.lora_cfg, backend.ema_cfg
     return {
         "weights": "full" if lora is None else f"adapters of rank {lora.rank}",
@@ -108,7 +106,7 @@ def _contents(backend: FSDPBackend) -> dict[str, Any]:
     }
 
 
-def _check_contents(backend: FSDPBackend, folder: Path) -> None:
+def _check_contents(backend: Trained, folder: Path) -> None:
     try:
         held = json.loads((folder / _CONTENTS).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -121,13 +119,13 @@ def _check_contents(backend: FSDPBackend, folder: Path) -> None:
             )
 
 
-def _rank_file(backend: FSDPBackend, folder: Path) -> Path:
+def _rank_file(backend: Trained, folder: Path) -> Path:
     """This rank's file; rank 0's where fewer ranks wrote, whose schedule and counts hold for all."""
     own = folder / f"rank-{backend.rank_info.rank}.pt"
     return own if own.is_file() else folder / "rank-0.pt"
 
 
-def _local_state(backend: FSDPBackend) -> dict[str, Any]:
+def _local_state(backend: Trained) -> dict[str, Any]:
     return {
         "rank": backend.rank_info.rank,
         "optimizer": _counts(backend),

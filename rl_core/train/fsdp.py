@@ -18,8 +18,8 @@ from rl_core.errors import RLTrainError
 from rl_core.models.adapters.lora import AVERAGED, adapter_in_use, inject_lora, is_averaged, trained_name
 from rl_core.models.causal_lm import blocks
 from rl_core.models.checks.comparison import Live, explained
-from rl_core.models.checks.probe import Path as Way
-from rl_core.models.checks.probe import Paths
+from rl_core.models.checks.paths import Path as Way
+from rl_core.models.checks.paths import Paths
 from rl_core.models.modes import evaluation_mode
 from rl_core.models.value_head import train_value_head
 from rl_core.ranks.dispatch import Execute, distributed
@@ -87,7 +87,7 @@ class FSDPBackend:
         settle_wrapped(self)
         for model in self.models:
             # Before FSDP's own hook, which would read the parameters.
-            model.register_forward_pre_hook(lambda *_: self._check_onloaded("a forward pass"), prepend=True)
+            model.register_forward_pre_hook(lambda *_: self.check_onloaded("a forward pass"), prepend=True)
         self.optimizer = make_optimizer(self.trainable.values(), optimizer_cfg)
         self.scheduler = make_scheduler(self.optimizer, scheduler_cfg, total_steps)
         self.num_skipped_steps = 0
@@ -184,7 +184,7 @@ class FSDPBackend:
     @contextmanager
     def rollout_policy(self) -> Iterator[Any]:
         """`gathered`, with the weights that sampling uses: the policy's, or those of its moving average."""
-        self._check_onloaded("sampling")
+        self.check_onloaded("sampling")
         if not self.rolls_out_average:
             with self.gathered() as policy:
                 yield policy
@@ -202,7 +202,7 @@ class FSDPBackend:
         No collective runs inside but those of tensor parallelism: ranks that share weight matrices must decode the same
         rows with the same random numbers, all others may decode different numbers of tokens.
         """
-        self._check_onloaded("sampling")
+        self.check_onloaded("sampling")
         with fsdp_wrap.gathered(self.policy, self.fsdp_cfg, self.meshes.shard.size()) as policy:
             yield policy
 
@@ -245,7 +245,7 @@ class FSDPBackend:
 
         Returns: `grad_norm` before clipping, the `lr` of this step, and `skipped` (0 or 1).
         """
-        self._check_onloaded("optimizer_step")
+        self.check_onloaded("optimizer_step")
         for parameter in self._unsharded:
             if parameter.grad is not None:
                 gradient = local_part(parameter.grad).div_(self.meshes.shard.size())
@@ -253,7 +253,7 @@ class FSDPBackend:
         grad_norm = clip_gradients(self.trainable.values(), max_grad_norm, self.device)
         lr = self.optimizer.param_groups[0]["lr"]
         finite = bool(np.isfinite(grad_norm))
-        self._reshard()
+        self.reshard()
         if finite:
             self.optimizer.step()
             self.scheduler.step()
@@ -278,23 +278,25 @@ class FSDPBackend:
 
     def apply_eval_ema(self) -> None:
         """Put the moving average in place of the weights. Raises: RLTrainError when there is none, or it already is."""
-        self._reshard()
-        self._require_ema().apply()
+        self.reshard()
+        self.moving_average().apply()
         self._num_changes += 1
 
     def restore_from_eval(self) -> None:
         """Put the weights back, bit for bit. Raises: RLTrainError when they were not replaced."""
-        self._reshard()
-        self._require_ema().restore()
+        self.reshard()
+        self.moving_average().restore()
         self._num_changes += 1
 
-    def _require_ema(self) -> EmaShadow:
-        self._check_onloaded("the moving average")
+    def moving_average(self) -> EmaShadow:
+        """The average of the weights. Raises: RLTrainError when there is none, or while offloaded."""
+        self.check_onloaded("the moving average")
         if self.ema is None:
             raise RLTrainError("there is no moving average: give the backend an EmaLoraConfig or an EmaFullConfig")
         return self.ema
 
-    def _reshard(self) -> None:
+    def reshard(self) -> None:
+        """Drop gathered copies of the weights, of every model."""
         # Gathered copies may outlive a forward pass; after a write to the shards they would be stale.
         for model in self.models:
             fsdp_wrap.reshard(model)
@@ -304,7 +306,7 @@ class FSDPBackend:
 
         Raises: StorageError when the disk refuses; RLTrainError while offloaded, or while the average stands in.
         """
-        self._check_onloaded("save")
+        self.check_onloaded("save")
         if self.ema is not None:
             self.ema.check_not_applied("save")
         checkpoint.save(self, Path(folder))
@@ -314,8 +316,8 @@ class FSDPBackend:
 
         Raises: StorageError, RLTrainError while offloaded, or while the average stands in for the weights.
         """
-        self._check_onloaded("load")
-        self._reshard()
+        self.check_onloaded("load")
+        self.reshard()
         if self.ema is not None:
             self.ema.check_not_applied("load")
         checkpoint.load(self, Path(folder))
@@ -330,7 +332,7 @@ class FSDPBackend:
         averaged = self.ema is not None and self.ema.config.evaluate
         with asking(self, averaged=averaged) as say:
             live = Live(say(), fsdp_wrap.DTYPES[self.fsdp_cfg.param_dtype])
-        state = self._require_ema().full() if averaged else self.full_state()
+        state = self.moving_average().full() if averaged else self.full_state()
         if self.rank_info.rank == 0:
             self.bundle.export(state, self.lora_cfg, Path(folder), live)
 
@@ -347,7 +349,7 @@ class FSDPBackend:
         """A copy of the trainable parameters, unsharded on the CPU of rank 0 (empty elsewhere)."""
         from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
-        self._check_onloaded("full_state")
+        self.check_onloaded("full_state")
         options = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_params=True)
         # torch types the values of a state dict as anything; those of a model's are tensors.
         state = cast("dict[str, Tensor]", get_model_state_dict(self.policy, options=options))
@@ -369,7 +371,7 @@ class FSDPBackend:
         """
         if self._parked is not None:
             return 0
-        self._reshard()
+        self.reshard()
         parameters = [parameter for model in self.models for parameter in model.parameters()]
         tensors: list[Any] = [*parameters, *(one.grad for one in parameters if one.grad is not None)]
         tensors += [] if self.ema is None else self.ema.shadow.values()
@@ -384,7 +386,8 @@ class FSDPBackend:
             self._parked.restore()
             self._parked = None
 
-    def _check_onloaded(self, what: str) -> None:
+    def check_onloaded(self, what: str) -> None:
+        """Raises: RLTrainError naming `what` while the model is offloaded."""
         # An empty storage under a full shape is memory that is not there: torch would read it all the same.
         if self._parked is not None:
             raise RLTrainError(f"{what}: the model is offloaded; call onload() first")

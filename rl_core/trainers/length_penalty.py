@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from rl_core.algorithms.shaping import OverlongConfig, overlong_filter, soft_overlong_penalty
+from rl_core.algorithms.shaping import (
+    OverlongConfig,
+    at_last_action,
+    overlong_filter,
+    soft_overlong_penalty,
+)
 from rl_core.data_proto import DataProto
 from rl_core.distributed import DataProtoRef
 from rl_core.models.decoding.decode import StopReason
@@ -57,10 +62,3 @@ def add_greedy_rewards(rollout: DataProtoRef, greedy: DataProtoRef) -> dict[str,
         objects["error"] = [one or other for one, other in zip(known, reasons, strict=True)]
     rollout.replace(DataProto.from_dict(columns, objects))
     return {"greedy_reward_mean": float(rewards_P[~failed_P].mean())}
-
-
-def at_last_action(values_B: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
-    """[B, T]: each row's value at its last action, 0 elsewhere and in rows without any."""
-    places_T = torch.arange(mask_BT.shape[1])
-    last_B1 = torch.where(mask_BT != 0, places_T, -1).amax(dim=1, keepdim=True)
-    return torch.where(places_T == last_B1, values_B[:, None], 0.0)

@@ -9,6 +9,7 @@ from torch import Tensor
 from rl_core.algorithms import Denominators
 from rl_core.algorithms.diffusion_nft import nft_errors
 from tests.algorithms.batches import build
+from tests.algorithms.denominators import denominators_of
 
 
 def plain_errors(v: list, old: list, noisy: list, clean: list, time: float, beta: float) -> list[float]:
@@ -76,7 +77,7 @@ def test_loss_equals_loops_splits_and_ignores_padding():
                 r = min(max(advantages_BT[b, t].item(), -5), 5) / 10 + 0.5
                 total += 5 * (r * errors[0][b, t].item() + (1 - r) * errors[1][b, t].item()) / 0.5
                 count += 1
-    denominators = Denominators.from_mask(mask_BT)
+    denominators = denominators_of(mask_BT)
     dirty = [tensor.masked_fill(mask_BT == 0, math.nan) for tensor in (*errors, advantages_BT)]
     halves = [
         loss([dirty[0][r], dirty[1][r]], dirty[2][r], mask_BT[r], denominators) for r in torch.arange(4).view(2, 2)

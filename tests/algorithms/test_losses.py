@@ -11,6 +11,7 @@ from rl_core.algorithms import Aggregation, Denominators, merge_all, to_floats
 from rl_core.algorithms.losses import Actions, policy_losses
 from tests.algorithms import reference
 from tests.algorithms.batches import B, batch, build, gradient_by_differences, rows_of
+from tests.algorithms.denominators import denominators_of
 
 CASES = sorted(reference.LOSSES)
 SPLITTABLE = [case for case in CASES if case != "kl_cov"]
@@ -70,7 +71,7 @@ def test_loss_by_hand(name: str):
 
 
 def loss_of(algorithm, data: dict[str, Tensor], denominators: Denominators | None = None):
-    return algorithm.loss(**data, denominators=denominators or Denominators.from_mask(data["mask_BT"], 16))
+    return algorithm.loss(**data, denominators=denominators or denominators_of(data["mask_BT"], 16))
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -120,7 +121,7 @@ def test_the_gradient_of_gspo_is_that_of_the_row_ratio_itself():
 def gradient(block: dict[str, Any], data: dict[str, Tensor], parts: list[Tensor]) -> tuple[Tensor, dict[str, float]]:
     algorithm = build(loss=block, kl={"coef": 0.1}, entropy_coef=0.01, correction={})
     log_probs_BT = data["log_probs_BT"].clone().requires_grad_()
-    denominators = Denominators.from_mask(data["mask_BT"], 16)
+    denominators = denominators_of(data["mask_BT"], 16)
     logged = []
     for rows in parts:
         micro = {name: tensor[rows] for name, tensor in {**data, "log_probs_BT": log_probs_BT}.items()}

@@ -14,10 +14,11 @@ from rl_core.algorithms.critic import CriticConfig, value_loss
 from rl_core.errors import RecipeError
 from tests.algorithms import reference
 from tests.algorithms.batches import B, T, batch, build, gradient_by_differences, rows_of
+from tests.algorithms.denominators import denominators_of
 
 
 def loss_of(algorithm: Any, data: dict[str, Tensor], **changes: Any):
-    return algorithm.loss(**{**data, **changes}, denominators=Denominators.from_mask(data["mask_BT"], 16))
+    return algorithm.loss(**{**data, **changes}, denominators=denominators_of(data["mask_BT"], 16))
 
 
 @pytest.mark.parametrize("kind", [KlKind.K1, KlKind.ABS, KlKind.K2, KlKind.K3, KlKind.EXACT])
@@ -60,7 +61,7 @@ def test_rows_without_advantage_change_nothing_unless_another_term_reads_them(bl
     if not vanishes:
         return
     data["advantages_BT"][:4] = 0
-    denominators, found = Denominators.from_mask(data["mask_BT"]), []
+    denominators, found = denominators_of(data["mask_BT"]), []
     for rows in (slice(None), slice(4, None)):
         part = {name: values[rows] for name, values in data.items()}
         part["log_probs_BT"] = part["log_probs_BT"].clone().requires_grad_()
@@ -229,7 +230,7 @@ def test_value_loss_equals_loops_and_finite_differences_and_splits(clip: float |
     data = batch(seed=4)
     config = CriticConfig(value_clip=clip)
     values_BT = data["log_probs_BT"].clone().requires_grad_()
-    denominators = Denominators.from_mask(data["mask_BT"], 16)
+    denominators = denominators_of(data["mask_BT"], 16)
     poison_BT = data["mask_BT"] == 0
     old_BT, returns_BT = (
         data[name].masked_fill(poison_BT, math.nan) for name in ("old_log_probs_BT", "ref_log_probs_BT")

@@ -11,6 +11,7 @@ from rl_core.algorithms import Denominators, merge_all, to_floats
 from rl_core.algorithms.preference import Preference
 from rl_core.errors import RecipeError
 from tests.algorithms.batches import build, gradient_by_differences, rows_of
+from tests.algorithms.denominators import denominators_of
 from tests.algorithms.reference import Rows
 
 NAMES = ("mpo", "dpo", "ipo", "simpo", "orpo", "kto")
@@ -68,7 +69,7 @@ def plain(rows: Rows, name: str, beta: float, delta: float, margin: float) -> fl
 
 
 def run(algorithm: Preference, data: dict[str, Tensor], denominators: Denominators | None = None):
-    return algorithm.loss(**data, entropy_BT=None, denominators=denominators or Denominators.from_mask(data["mask_BT"]))
+    return algorithm.loss(**data, entropy_BT=None, denominators=denominators or denominators_of(data["mask_BT"]))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -144,7 +145,7 @@ def one_pair(chosen_reward: float, rejected_reward: float) -> dict[str, Tensor]:
 @pytest.mark.parametrize("name", NAMES)
 def test_splits_of_pairs_padding_and_poison_do_not_matter(name: str):
     algorithm, data = preference(name), pairs(seed=1)
-    denominators = Denominators.from_mask(data["mask_BT"])
+    denominators = denominators_of(data["mask_BT"])
     found = []
     away_BT = data["mask_BT"] == 0
     dirty = {key: value.masked_fill(away_BT, math.nan) for key, value in data.items() if key != "mask_BT"}

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 import torch
 
-from rl_core.algorithms import Denominators, StageAlgorithm, algorithms
+from rl_core.algorithms import StageAlgorithm, algorithms
 from rl_core.algorithms.policy_gradient import PolicyGradient
 from tests.algorithms.batches import B, T, batch, build
+from tests.algorithms.denominators import denominators_of
 
 SEQ, TOKEN = "seq-mean-token-mean", "token-mean"
 
@@ -92,7 +93,7 @@ def test_rewards_become_a_gradient_towards_the_better_rows(name: str):
     loss, _ = algorithm.loss(
         **{**data, "log_probs_BT": log_probs_BT, "advantages_BT": advantages_BT.double(), "ref_log_probs_BT": None}
         | ({"ref_log_probs_BT": data["old_log_probs_BT"]} if algorithm.needs_reference else {}),
-        denominators=Denominators.from_mask(data["mask_BT"]),
+        denominators=denominators_of(data["mask_BT"]),
     )
     loss.backward()
     assert log_probs_BT.grad is not None

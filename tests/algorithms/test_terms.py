@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from rl_core.algorithms import Aggregation, Denominators, KlKind
-from rl_core.algorithms.terms import aggregate, clipped_surrogate, entropy_from_logits, kl_penalty, masked_mean, ratio
+from rl_core.algorithms.terms import aggregate, clipped_surrogate, kl_penalty, masked_mean, ratio
+from tests.algorithms.denominators import denominators_of
 from tests.algorithms.reference import kl
 
 
@@ -85,7 +86,7 @@ def test_an_exact_kl_cannot_come_from_log_probabilities() -> None:
 def test_aggregation_by_hand(mode: str, expected: float) -> None:
     loss_BT = torch.tensor([[1.0, 2.0, math.nan], [4.0, math.inf, 9.0], [8.0, 8.0, 8.0]])
     mask_BT = torch.tensor([[1, 1, 0], [1, 0, 0], [0, 0, 0]])
-    denominators = Denominators.from_mask(mask_BT, max_length=10)
+    denominators = denominators_of(mask_BT, max_length=10)
     assert denominators == Denominators(3.0, 2.0, 10)
     assert aggregate(loss_BT, mask_BT, Aggregation(mode), denominators).item() == pytest.approx(expected)
 
@@ -93,23 +94,7 @@ def test_aggregation_by_hand(mode: str, expected: float) -> None:
 @pytest.mark.parametrize("mode", list(Aggregation))
 def test_a_step_without_any_action_has_loss_zero(mode: Aggregation) -> None:
     mask_BT = torch.zeros(2, 3)
-    assert aggregate(torch.ones(2, 3), mask_BT, mode, Denominators.from_mask(mask_BT)).item() == 0.0
-
-
-def test_denominators_of_parts_add_up() -> None:
-    mask_BT = torch.tensor([[1, 1, 0], [0, 0, 0], [0, 1, 0]])
-    parts = [Denominators.from_mask(rows_BT) for rows_BT in mask_BT.split(1)]
-    assert Denominators.merge(parts) == Denominators.from_mask(mask_BT)
-    with pytest.raises(ValueError, match="max_length"):
-        Denominators.merge([Denominators(1, 1, 3), Denominators(1, 1, 4)])
-
-
-def test_entropy_of_known_distributions() -> None:
-    logits = torch.tensor([[[0.0, 0.0, 0.0, 0.0], [0.0, 0.0, -math.inf, -math.inf]]], requires_grad=True)
-    entropy_BT = entropy_from_logits(logits)
-    torch.testing.assert_close(entropy_BT, torch.tensor([[math.log(4), math.log(2)]]))
-    entropy_BT.sum().backward()
-    assert logits.grad is not None and logits.grad.isfinite().all()
+    assert aggregate(torch.ones(2, 3), mask_BT, mode, denominators_of(mask_BT)).item() == 0.0
 
 
 def test_masked_mean_ignores_what_is_masked() -> None:

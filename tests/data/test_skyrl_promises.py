@@ -10,10 +10,10 @@ import pytest
 from datasets import Dataset
 
 from rl_core.data import PromptDataset, read_rows
-from rl_core.data.check.files import validate_files
 from rl_core.errors import DataError
 from schemas.receipts import ValidationReport
 from tests.data.seed_skyrl import ALLOWED, EXAMPLES, GSM8K, LCB, SEARCH, TEXT2SQL
+from tests.data.validation import validate_files
 
 WITHOUT_SPEC = {key: value for key, value in GSM8K.items() if key != "reward_spec"}
 FORMATS = ("parquet by datasets", "parquet by pandas", "json", "jsonl")

@@ -13,7 +13,6 @@ from rl_core.data import DefaultDataSource, MultimodalRLDataSource
 from rl_core.data.check.files import check_files
 from rl_core.data.check.parts import CheckSettings
 from rl_core.data.order.eval_source import EvaluationSource
-from rl_core.data.order.groups import expand_groups
 from rl_core.data.order.media_source import read_media_prompts
 from rl_core.errors import DataError
 from schemas.contract import SchemaName
@@ -160,19 +159,10 @@ def test_exactly_one_condition_image_per_prompt(tmp_path: Path) -> None:
         texts(path)
 
 
-def test_prompts_per_rollout_are_distinct_and_samples_per_prompt_expands_them(tmp_path: Path) -> None:
+def test_prompts_per_rollout_are_distinct(tmp_path: Path) -> None:
     source = MultimodalRLDataSource(write(tmp_path / "a.txt", "a\nb\nc\nd\ne\n"), prompts_per_rollout=2)
     batch = source.next_batch()
     assert len({prompt.prompt_id for prompt in batch}) == 2
-    samples = expand_groups(batch, samples_per_prompt=3, first_group_id=7)
-    assert len(samples) == 2 * 3
-    assert [sample.sample_id for sample in samples[:4]] == [
-        "prompt:7:sample:0",
-        "prompt:7:sample:1",
-        "prompt:7:sample:2",
-        "prompt:8:sample:0",
-    ]
-    assert {sample.group_id for sample in samples if sample.prompt == batch[0]} == {7}
 
 
 def test_multimodal_source_shuffles_drops_the_last_partial_batch_and_resumes(tmp_path: Path) -> None:

@@ -13,8 +13,9 @@ import pytest
 from PIL import Image
 
 from rl_core.demo.app import build_app
-from rl_core.demo.contestants import Answer, Contestant, Demo, Question, load_demo
+from rl_core.demo.contestants import Contestant, Demo, load_demo
 from rl_core.demo.painter import Painter
+from rl_core.demo.questions import Answer, Question
 from rl_core.demo.speaker import Speaker
 from rl_core.errors import ModelError, RecipeError
 from rl_core.runs.recipes import load_recipe

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rl_core.reporting.metric_catalogue import unknown_metrics
 from schemas.receipts import GateReceipt
 from tests.e2e.outcomes import metrics_of
 from tests.e2e.prefect_api import PrefectApi
+from tests.metric_notes import unknown_metrics
 
 TASKS = {"train-iteration 1/2", "train-iteration 2/2", "evaluate baseline", "evaluate final"}
 """Some of those of a run of two iterations."""

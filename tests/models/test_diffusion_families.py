@@ -19,8 +19,9 @@ from torch import Tensor
 
 from rl_core.errors import ModelError
 from rl_core.models.adapters.lora import TRAINED, inject_lora
-from rl_core.models.diffusion.base import DiffusionFamily, Size, family_class, family_classes
+from rl_core.models.diffusion.base import DiffusionFamily, Size
 from rl_core.models.diffusion.condition_images import ConditionImages
+from rl_core.models.diffusion.families import family_class, family_classes
 from rl_core.models.diffusion.latents import packed
 from rl_core.models.diffusion.qwen_image import QwenImage
 from rl_core.models.diffusion.wan import SECOND_ADAPTERS, Wan

@@ -13,7 +13,8 @@ from torch import Tensor
 from rl_core.errors import ModelError
 from rl_core.models.decoding.decode import Reply, Request, Sampling, StopReason, decode, positions_of
 from rl_core.models.diffusion.base import Size
-from rl_core.models.unified.base import ROWS, unified_class, unified_classes
+from rl_core.models.unified.base import ROWS
+from rl_core.models.unified.families import unified_class, unified_classes
 from rl_core.models.unified.glm_image import GlmImage
 from rl_core.models.unified.glm_transformer import CODES, DROPPED
 from rl_core.models.unified.policy import UnifiedPolicy

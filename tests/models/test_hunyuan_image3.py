@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from rl_core.errors import ModelError
-from rl_core.models.unified.base import unified_class
 from rl_core.models.unified.bundle import load_unified, plan_tokenizer
+from rl_core.models.unified.families import unified_class
 from rl_core.models.unified.hunyuan_image3 import HunyuanImage3
 from rl_core.runs.recipes import load_recipe
 from schemas.recipe import ModelConfig

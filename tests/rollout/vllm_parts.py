@@ -57,6 +57,9 @@ class AskedEngine(VllmEngine):
             scores.append(found[0].tolist())
         return scores
 
+    def server_pid(self) -> int:
+        return self.server.pid
+
     def shared_prefill(self) -> tuple[int, int]:
         return self.server.call("shared_prefill")
 

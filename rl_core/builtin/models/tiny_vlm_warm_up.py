@@ -37,8 +37,6 @@ NUM_HELD_OUT = 200
 CROWDS, PICTURES = 16, 24
 SEED = 1
 
-Replies = Callable[..., list[str]]
-
 
 @dataclass(frozen=True)
 class WarmUp:

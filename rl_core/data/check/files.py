@@ -39,26 +39,6 @@ def describe_env_classes(allowed: AllowedEnvClasses) -> str:
     return ", ".join(f"{name}({'|'.join(sorted(kinds))})" for name, kinds in sorted(allowed.items()))
 
 
-def validate_files(
-    paths: Sequence[Path | str],
-    *,
-    allowed_env_classes: AllowedEnvClasses,
-    default_env_class: str | None = None,
-    rejects_dir: Path | str,
-    memo_dir: Path | str,
-    policy: Policy = "fail",
-    max_bad_fraction: float = 0.0,
-    prompt_key: str = "prompt",
-    held_out: Sequence[Path | str] = (),
-    schema: SchemaName | None = None,
-) -> ValidationReport:
-    """`check_files`, then `apply_policy`. Raises: DataError when a file cannot be read or the policy refuses it."""
-    settings = CheckSettings(allowed_env_classes, default_env_class, prompt_key, schema)
-    report = check_files(paths, settings, held_out=held_out, rejects_dir=rejects_dir, memo_dir=memo_dir)
-    apply_policy(report, policy, max_bad_fraction)
-    return report
-
-
 def check_files(
     paths: Sequence[Path | str],
     settings: CheckSettings,

@@ -43,7 +43,7 @@ class PreparationSettings:
     allowed_env_classes: AllowedEnvClasses
     default_env_class: str | None = None
     policy: Literal["fail", "drop"] = "fail"
-    """As for `validate_files`, like `max_bad_fraction`."""
+    """As for `apply_policy`, like `max_bad_fraction`."""
     max_bad_fraction: float = 0.0
     prompt_key: str = "prompt"
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)

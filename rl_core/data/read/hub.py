@@ -7,15 +7,49 @@ project's readers. A format they do not read (CSV, Arrow, compressed JSON) is wr
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rl_core.data.read.readers import READERS
-from rl_core.data.read.sources import DatasetNotHere, HubName
+from rl_core.data.read.formats import READERS
 from rl_core.errors import DataError
 from rl_core.runtime.home import Home
 
+_NAME = re.compile(
+    r"(?P<repo>[\w.-]+(?:/[\w.-]+)?)(?:/(?P<config>[\w.-]+))?(?:@(?P<revision>[\w./-]+))?(?::(?P<split>[\w.-]+))?"
+)
 _SHARD = re.compile(r"-(\d+)-of-(\d+)")
+
+
+class DatasetNotHere(DataError):
+    """A dataset that is not on this machine and may not be fetched."""
+
+
+@dataclass(frozen=True)
+class HubName:
+    """A dataset of the Hugging Face hub."""
+
+    repo: str
+    config: str | None = None
+    revision: str | None = None
+    split: str = "train"
+
+    @staticmethod
+    def is_name(text: str) -> bool:
+        """Whether a text could name a dataset."""
+        return _NAME.fullmatch(text) is not None
+
+    @classmethod
+    def parse(cls, text: str) -> "HubName":
+        """Read `repo[/config][@revision][:split]`. Raises: DataError when it is no such name."""
+        match = _NAME.fullmatch(text)
+        if match is None:
+            raise DataError(f"{text}: neither a file nor a dataset name; write repo[/config][@revision][:split]")
+        return cls(match["repo"], match["config"], match["revision"], match["split"] or "train")
+
+    def __str__(self) -> str:
+        config, revision = (f"/{self.config}" if self.config else ""), (f"@{self.revision}" if self.revision else "")
+        return f"{self.repo}{config}{revision}:{self.split}"
 
 
 def split_files(name: HubName, *, download: bool = True) -> list[Path]:

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from rl_core.builtin.data.prompt_files import made_spec, materialise_prompts, planned_prompts
-from rl_core.data.read.sources import DatasetNotHere, data_files
+from rl_core.data.read.hub import DatasetNotHere
+from rl_core.data.read.sources import data_files
 from rl_core.data.stages.diffusion import PROMPTS
 from rl_core.data.stages.published import split_files
 from schemas.recipe import Recipe

@@ -12,13 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rl_core.data.store.atomic import atomic_write_json, storage_error
-from rl_core.data.store.lock import Note, OutputLock
+from rl_core.data.store.lock import Note, output_lock
 from rl_core.errors import DataError, StorageError
 
 MARK = ".rl-train-download.json"
 """What was fetched into the folder: source, commit, and whether all of it arrived."""
-ENV_OVERRIDES = {"mmpr_tiny": "OMNI3_MMPR_TINY_RAW", "mmpr_public": "OMNI3_MMPR_PUBLIC_RAW"}
-"""Dataset -> the environment variable that names its raw folder."""
 
 _NO_CONTENT = ("readme", "license", ".git")
 
@@ -95,7 +93,7 @@ def ensure_raw_dir(
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with OutputLock(folder.parent / f".{folder.resolve().name}.download.lock", note):
+        with output_lock(folder.parent / f".{folder.resolve().name}.download.lock", note):
             if missing_files(folder, required):
                 _fetch(folder, source_uri, note)
     except OSError as error:

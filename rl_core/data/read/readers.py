@@ -13,22 +13,16 @@ A string, as a row or as its prompt, becomes one user message. Nothing else is c
 type that was written, an integer all its digits.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rl_core.data.read.parquet_files import read_parquet
-from rl_core.data.read.text_files import OnBadLine, RawValue, read_json, read_jsonl, read_txt
+from rl_core.data.read.formats import READERS
+from rl_core.data.read.sources import data_files
+from rl_core.data.read.text_files import OnBadLine, RawValue
 from rl_core.errors import DataError
 
 NumberedRow = tuple[int, dict[str, Any]]
-
-READERS: dict[str, Callable[[Path, str, OnBadLine], Iterator[RawValue]]] = {
-    ".txt": read_txt,
-    ".jsonl": read_jsonl,
-    ".json": read_json,
-    ".parquet": read_parquet,
-}
 
 
 def read_rows(
@@ -41,8 +35,6 @@ def read_rows(
     Args: prompt_key: the column that becomes `prompt`. on_bad_line: takes unreadable rows, which otherwise raise.
     Raises: DataError for a missing, empty or unreadable file, or an extension that is not listed above.
     """
-    from rl_core.data.read.sources import data_files
-
     for file in data_files(str(path)):
         for raw in raw_values(file, prompt_key=prompt_key, on_bad_line=on_bad_line):
             yield raw.number, normalise(raw.value, prompt_key)

@@ -8,7 +8,8 @@ from rl_core.builtin.data.picture_rows import PicturesSpec, materialise_pictures
 from rl_core.builtin.data.reasoning_problems import GenerateSpec, materialise, planned_path
 from rl_core.data.check.parts import CheckSettings
 from rl_core.data.prepare.prompts import PreparationSettings
-from rl_core.data.read.sources import DatasetNotHere, data_files
+from rl_core.data.read.hub import DatasetNotHere
+from rl_core.data.read.sources import data_files
 from rl_core.envs import accepted_ground_truths
 from rl_core.envs.registration import kinds_of, spec
 from rl_core.runtime.home import Home

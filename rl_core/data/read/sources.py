@@ -6,22 +6,13 @@ value is retyped on the way.
 """
 
 import glob
-import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rl_core.data.read.readers import READERS
+from rl_core.data.read.formats import READERS
+from rl_core.data.read.hub import HubName, split_files
 from rl_core.errors import DataError
 from schemas.section import Section
-
-_NAME = re.compile(
-    r"(?P<repo>[\w.-]+(?:/[\w.-]+)?)(?:/(?P<config>[\w.-]+))?(?:@(?P<revision>[\w./-]+))?(?::(?P<split>[\w.-]+))?"
-)
-
-
-class DatasetNotHere(DataError):
-    """A dataset that is not on this machine and may not be fetched."""
 
 
 class SourceSpec(Section):
@@ -37,28 +28,6 @@ class SourceSpec(Section):
     """Branch, tag or commit of the dataset."""
 
 
-@dataclass(frozen=True)
-class HubName:
-    """A dataset of the Hugging Face hub."""
-
-    repo: str
-    config: str | None = None
-    revision: str | None = None
-    split: str = "train"
-
-    @classmethod
-    def parse(cls, text: str) -> "HubName":
-        """Read `repo[/config][@revision][:split]`. Raises: DataError when it is no such name."""
-        match = _NAME.fullmatch(text)
-        if match is None:
-            raise DataError(f"{text}: neither a file nor a dataset name; write repo[/config][@revision][:split]")
-        return cls(match["repo"], match["config"], match["revision"], match["split"] or "train")
-
-    def __str__(self) -> str:
-        config, revision = (f"/{self.config}" if self.config else ""), (f"@{self.revision}" if self.revision else "")
-        return f"{self.repo}{config}{revision}:{self.split}"
-
-
 def data_files(source: str | Path | dict[str, Any], *, download: bool = True) -> list[Path]:
     """The files of a source, in order.
 
@@ -71,7 +40,7 @@ def data_files(source: str | Path | dict[str, Any], *, download: bool = True) ->
         given = spec.model_dump(exclude={"path"}, exclude_none=True)
         if not given:
             return data_files(spec.path, download=download)
-        return _dataset(HubName(**{**vars(HubName.parse(spec.path)), **given}), download)
+        return split_files(HubName(**{**vars(HubName.parse(spec.path)), **given}), download=download)
     text = str(source)
     path = Path(text).expanduser()
     if path.is_dir():
@@ -80,17 +49,11 @@ def data_files(source: str | Path | dict[str, Any], *, download: bool = True) ->
         return [path] if path.exists() or not glob.has_magic(text) else _matching(text)
     if glob.has_magic(text):
         return _matching(text)
-    if isinstance(source, Path) or text.startswith(("/", "~", ".")) or _NAME.fullmatch(text) is None:
+    if isinstance(source, Path) or text.startswith(("/", "~", ".")) or not HubName.is_name(text):
         return [path]
     if "/" not in text and path.suffix and not path.suffix[1:].isdigit():
         return [path]  # `rows.csv` is a file with a wrong extension, not a dataset
-    return _dataset(HubName.parse(text), download)
-
-
-def _dataset(name: HubName, download: bool) -> list[Path]:
-    from rl_core.data.read.hub import split_files
-
-    return split_files(name, download=download)
+    return split_files(HubName.parse(text), download=download)
 
 
 def _folder(folder: Path) -> list[Path]:

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from rl_core.data.prepare.fingerprint import sha256_file
 from rl_core.data.store.atomic import atomic_write_text, storage_error, sync_path, sync_tree
-from rl_core.data.store.lock import Note, OutputLock
+from rl_core.data.store.lock import Note, output_lock
 from rl_core.errors import DataError, StorageError
 
 SENTINEL = ".ready"
@@ -62,15 +62,6 @@ def parse_sentinel(folder: Path | str, name: str = SENTINEL) -> Sentinel | None:
         return Sentinel.model_validate_json((Path(folder) / name).read_text(encoding="utf-8"))
     except (OSError, ValidationError):
         return None
-
-
-def read_sentinel(folder: Path | str, name: str = SENTINEL, memo: Path | None = None) -> Sentinel | None:
-    """The folder's sentinel, or None unless it is there and every file it names has the digest it names.
-
-    Args: memo: remembers sizes and times of files whose digest was right, so that they are not read again.
-    """
-    sentinel = parse_sentinel(folder, name)
-    return sentinel if sentinel is not None and damaged_file(folder, sentinel, memo) is None else None
 
 
 def open_published(folder: Path | str, name: str, run_hash: str | None = None) -> Sentinel:
@@ -136,7 +127,7 @@ def publish(
         if (sentinel := found()) is not None:
             return sentinel, True
         target.parent.mkdir(parents=True, exist_ok=True)
-        with OutputLock(lock_path(target), note):
+        with output_lock(lock_path(target), note):
             if (sentinel := found()) is not None:
                 return sentinel, True
             _remove_leftovers(target)

@@ -1,4 +1,8 @@
-"""A few processes that answer requests with a hard deadline, for libraries that cannot be interrupted from a thread."""
+"""A few processes that answer requests with a hard deadline.
+
+For libraries that cannot be interrupted from a thread. Other work in several processes goes through
+`concurrent.futures`, which cannot end a worker that overruns before Python 3.14.
+"""
 
 from __future__ import annotations
 

@@ -43,6 +43,7 @@ def inject_lora(policy: Any, config: LoraConfig, seed: int, *, averaged: bool = 
         target_modules=targets,
         exclude_modules=left_out or None,
     )
+    # peft's documented way to layers of one's own; underscored while it is experimental.
     peft_config._register_custom_module({nn.Linear: AdaptedLinear})
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         # peft warns that its own merge of an adapter beside a tied matrix is wrong; ours unties (`merging`).
@@ -132,7 +133,8 @@ def adapter_in_use(policy: nn.Module, name: str) -> Iterator[None]:
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     layers: list[Any] = [module for module in policy.modules() if isinstance(module, BaseTunerLayer)]
-    # peft's own set_adapter also turns gradients on and off, which parameters in FSDP's hands must not see.
+    # peft's own set_adapter also turns gradients on and off, which parameters in FSDP's hands must
+    # not see. This can go when it can leave them alone.
     for layer in layers:
         layer._active_adapter = [name]
     try:

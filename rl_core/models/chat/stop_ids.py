@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from rl_core.data.prepare.chat_template import ChatTemplate
 from rl_core.models.chat.turns import derive_turns
+from schemas.recipe import ModelConfig
 
-if TYPE_CHECKING:
-    from rl_core.models.bundle import ModelBundle
+
+class Chatting(Protocol):
+    """What of a model's bundle says how a conversation is written."""
+
+    config: ModelConfig
+    processor: Any
+    tokenizer: Any
 
 
 def configured_stop_ids(model: Any) -> tuple[int, ...]:
@@ -19,7 +25,7 @@ def configured_stop_ids(model: Any) -> tuple[int, ...]:
     return tuple(sorted({one for one in several if one is not None}))
 
 
-def sampled_stop_ids(model: Any, bundle: ModelBundle) -> tuple[int, ...]:
+def sampled_stop_ids(model: Any, bundle: Chatting) -> tuple[int, ...]:
     """What ends a reply in rollouts: the model's own, the tokenizer's, and what the chat template writes after one."""
     template = ChatTemplate(bundle.processor or bundle.tokenizer, bundle.config.chat_template_kwargs)
     written = derive_turns(template, bundle.tokenizer).stop_ids

@@ -10,22 +10,19 @@ them. A way that differs is not used, and `Paths` says why.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from rl_core.errors import ModelError
 from rl_core.kernels.replace import Replaced
+from rl_core.models.checks.paths import Path, Paths, Truth
 from rl_core.models.checks.row_length import longest_row_of
 from rl_core.models.checks.short_windows import short_windows
-
-if TYPE_CHECKING:
-    from rl_core.models.causal_lm import CausalLMPolicy
+from rl_core.models.decoding.decode import forced_log_probs
 
 ALIKE = 1e-3
 """Difference of a log-probability, by how far log-probabilities lie apart, up to which two ways are the same."""
@@ -33,111 +30,7 @@ PROMPTS, RESPONSES = (3, 14), ((12, 2), (5, 9))
 """Lengths of the rows that are tried: two prompts of two siblings."""
 
 
-class Path(StrEnum):
-    """A way of computing what the model itself gives."""
-
-    PART = "language model alone"
-    """The language model inside a model that also sees or hears, without what is around it."""
-    KERNELS = "kernels"
-    """Norms, MLPs and rotations of ours in the place of the model's."""
-    PADDED = "padded"
-    """Rows of different lengths in one batch."""
-    PACKED = "packed"
-    """Rows end to end in one sequence."""
-    SHARED = "shared prompts"
-    """The prompt of siblings computed once."""
-    CACHED = "cache"
-    """Token by token over a cache of what was read."""
-
-    @property
-    def instead(self) -> str:
-        """What is done where it differs."""
-        return {
-            Path.PART: "text goes through the whole model",
-            Path.KERNELS: "the model's own modules are used",
-            Path.PADDED: "rows are computed one by one, and each prompt's replies are decoded by themselves",
-            Path.PACKED: "rows are padded",
-            Path.SHARED: "the prompt is computed for every row",
-            Path.CACHED: "every token is decoded by the model's own forward over the whole row, which is slow",
-        }[self]
-
-
-@dataclass(frozen=True)
-class Truth:
-    """Rows, and what the model itself says of them."""
-
-    prompts: tuple[tuple[int, ...], ...]
-    """Token ids of each prompt."""
-    responses: tuple[tuple[tuple[int, ...], ...], ...]
-    """And of the responses to each."""
-    log_probs: tuple[tuple[float, ...], ...]
-    """Of the tokens of every response, prompts in order."""
-    spread: float
-    """Standard deviation of the log-probabilities of all words, which differences are measured by."""
-
-    def batch(self, device: torch.device | str = "cpu") -> dict[str, Tensor]:
-        """The rows as a policy's forward takes them: `input_ids`, `attention_mask`, `position_ids` [B, P+T],
-        `response_mask` [B, T]."""
-        width = max(map(len, self.prompts))
-        longest = max(len(response) for group in self.responses for response in group)
-        ids, used, acts = [], [], []
-        for prompt, group in zip(self.prompts, self.responses, strict=True):
-            for response in group:
-                left, right = width - len(prompt), longest - len(response)
-                ids.append([0] * left + [*prompt, *response] + [0] * right)
-                used.append([0] * left + [1] * (len(prompt) + len(response)) + [0] * right)
-                acts.append([1] * len(response) + [0] * right)
-        used_BL = torch.tensor(used, device=device)
-        return {
-            "input_ids_BL": torch.tensor(ids, device=device),
-            "attention_mask_BL": used_BL,
-            "position_ids_BL": (used_BL.cumsum(-1) - 1).clamp_min(0),
-            "response_mask_BT": torch.tensor(acts, device=device),
-        }
-
-    def largest_difference(self, log_probs_BT: Tensor) -> float:
-        """Of any token, from what a policy's forward gave for `batch`; infinite where that is no number."""
-        return max(self.differences(log_probs_BT))
-
-    def differences(self, log_probs_BT: Tensor) -> list[float]:
-        """Of every token."""
-        found = []
-        for truth, row in zip(self.log_probs, log_probs_BT.float().tolist(), strict=True):
-            for theirs, ours in zip(truth, row, strict=False):
-                found.append(abs(theirs - ours) if ours == ours else float("inf"))
-        return found
-
-
-@dataclass(frozen=True)
-class Paths:
-    """What was found out about a model."""
-
-    truth: Truth | None = None
-    """None for a model whose forward gives something else than log-probabilities."""
-    refused: Mapping[Path, str] = field(default_factory=dict)
-    """The ways that give something else, and what."""
-    closed: Mapping[Path, str] = field(default_factory=dict)
-    """The ways that were not even tried, and why."""
-    attention: str = "sdpa"
-    """The implementation it was loaded with."""
-    asked_attention: str = "sdpa"
-    """The one that was asked for."""
-
-    def why_not(self, path: Path) -> str | None:
-        """Why a way is not used; None where it is."""
-        return self.refused.get(path) or self.closed.get(path)
-
-    def notes(self, name: str) -> list[str]:
-        """A line for each thing that is done otherwise than usual. Args: name: of the model."""
-        lines = [f"{name}: {path} {why}; {path.instead}" for path, why in self.refused.items()]
-        if self.attention != self.asked_attention and self.attention == "eager":
-            lines.append(
-                f"{name} has no {self.asked_attention} attention; it runs with model.attention: {self.attention}"
-            )
-        return lines
-
-
-def settle(policy: CausalLMPolicy, known: Paths | None, asked_attention: str = "sdpa") -> None:
+def settle(policy: Any, known: Paths | None, asked_attention: str = "sdpa") -> None:
     """Put quick modules into a policy that was just loaded, and find out how it may be computed, unless that is known.
 
     Raises: ModelError when the model's own forward cannot be run or gives no numbers.
@@ -189,7 +82,7 @@ def settle(policy: CausalLMPolicy, known: Paths | None, asked_attention: str = "
     policy.paths = Paths(truth, refused, closed, model.config._attn_implementation, asked_attention)
 
 
-def truth_of(policy: CausalLMPolicy) -> Truth:
+def truth_of(policy: Any) -> Truth:
     """What the model itself says of a few rows. Raises: ModelError when it cannot be run, or says no numbers."""
     model = policy.language_model
     prompts, responses = _rows(model)
@@ -303,7 +196,7 @@ def _why_it_differs(truth: Truth, compute: Callable[[], Tensor]) -> str | None:
     return f"differ from the model's own forward by up to {difference:.2g} in a log-probability"
 
 
-def row_by_row(policy: CausalLMPolicy, truth: Truth, device: torch.device | str = "cpu") -> Tensor:
+def row_by_row(policy: Any, truth: Truth, device: torch.device | str = "cpu") -> Tensor:
     """What a policy's forward gives, [B, T], for each row by itself, without padding."""
     batch = truth.batch(device)
     num_response = batch["response_mask_BT"].shape[1]
@@ -317,13 +210,13 @@ def row_by_row(policy: CausalLMPolicy, truth: Truth, device: torch.device | str 
     return log_probs_BT
 
 
-def _learning(policy: CausalLMPolicy, truth: Truth) -> Tensor:
+def _learning(policy: Any, truth: Truth) -> Tensor:
     """The same in a pass that could learn: modules of ours then compute otherwise, and may be refused by autograd."""
     with torch.enable_grad():
         return row_by_row(policy, truth).detach()
 
 
-def _packed(policy: CausalLMPolicy, truth: Truth) -> Tensor:
+def _packed(policy: Any, truth: Truth) -> Tensor:
     if why := policy.why_no_packing():
         raise _Closed(why)
     with same_attention(policy.language_model):
@@ -331,7 +224,7 @@ def _packed(policy: CausalLMPolicy, truth: Truth) -> Tensor:
         return policy(**truth.batch(), packed=True)[0]
 
 
-def _shared(policy: CausalLMPolicy, truth: Truth) -> Tensor:
+def _shared(policy: Any, truth: Truth) -> Tensor:
     if why := policy.why_no_prompt_sharing():
         raise _Closed(why)
     with same_attention(policy.language_model):
@@ -339,10 +232,8 @@ def _shared(policy: CausalLMPolicy, truth: Truth) -> Tensor:
         return policy(**truth.batch(), share_prompts=True)[0]
 
 
-def _decoded(policy: CausalLMPolicy, truth: Truth, *, in_one_batch: bool) -> Tensor:
+def _decoded(policy: Any, truth: Truth, *, in_one_batch: bool) -> Tensor:
     """The responses token by token, over the prompts' cache."""
-    from rl_core.models.decoding.decode import forced_log_probs
-
     groups = list(zip(truth.prompts, truth.responses, strict=True))
     parts = [groups] if in_one_batch else [[group] for group in groups]
     rows = [row for part in parts for row in forced_log_probs(policy, part)]
@@ -350,7 +241,7 @@ def _decoded(policy: CausalLMPolicy, truth: Truth, *, in_one_batch: bool) -> Ten
 
 
 @contextmanager
-def as_judged(policy: CausalLMPolicy) -> Iterator[None]:
+def as_judged(policy: Any) -> Iterator[None]:
     """For the block, the policy in evaluation mode, with short windows."""
     from rl_core.models.modes import evaluation_mode
 

@@ -184,23 +184,6 @@ class DiffusionFamily(ABC):
 Family = TypeVar("Family", bound=DiffusionFamily)
 
 
-def family_classes() -> list[type[DiffusionFamily]]:
-    """All families, in order of name."""
-    from rl_core.models.diffusion.flux2 import Flux2
-    from rl_core.models.diffusion.hunyuan_video import HunyuanVideo
-    from rl_core.models.diffusion.qwen_image import QwenImage
-    from rl_core.models.diffusion.sd3 import SD3
-    from rl_core.models.diffusion.wan import Wan
-    from rl_core.models.diffusion.z_image import ZImage
-
-    return sorted([Flux2, HunyuanVideo, QwenImage, SD3, Wan, ZImage], key=lambda cls: cls.name)
-
-
-def family_class(pipeline_class: str) -> type[DiffusionFamily]:
-    """The family of a pipeline class. Raises: ModelError naming the nearest known one."""
-    return family_of(pipeline_class, family_classes(), "diffusion")
-
-
 def family_of(model_class: str, families: Sequence[type[Family]], kind: str) -> type[Family]:
     """The one of `families` that stands for a class of models. Raises: ModelError naming the nearest known class."""
     by_class = {name: cls for cls in families for name in cls.pipelines}

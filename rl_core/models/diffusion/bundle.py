@@ -11,7 +11,9 @@ from torch import Tensor, nn
 
 from rl_core.errors import ModelError
 from rl_core.models.checks.comparison import Live
-from rl_core.models.diffusion.base import DiffusionFamily, family_class
+from rl_core.models.diffusion.base import DiffusionFamily
+from rl_core.models.diffusion.export import export_pipeline
+from rl_core.models.diffusion.families import family_class
 from rl_core.models.diffusion.policy import DiffusionPolicy
 from rl_core.models.diffusion.velocities import velocities
 from rl_core.runtime.quiet_libraries import quiet_pipelines
@@ -57,8 +59,6 @@ class DiffusionBundle:
 
     def export(self, trained: dict[str, Tensor], lora: LoraConfig | None, out: Path, live: Live) -> None:
         """Write the trained policy as a pipeline folder or its adapters alone; see `export_pipeline`."""
-        from rl_core.models.diffusion.export import export_pipeline
-
         export_pipeline(self, trained, lora, out, live)
 
 

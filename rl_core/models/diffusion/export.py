@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -19,15 +19,25 @@ from rl_core.models.export.folder import trained_policy
 from rl_core.models.export.stored_weights import Written, write_stored
 from schemas.recipe import ExportKind, LoraConfig
 
-if TYPE_CHECKING:
-    from rl_core.models.diffusion.bundle import DiffusionBundle
-
 STORED = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 """Number formats as safetensors files name them."""
 
 
+class PipelineBundle(Protocol):
+    """A pipeline, as `rl_core.models.diffusion.bundle` holds it."""
+
+    source: str
+    family: DiffusionFamily
+
+    def load_policy(self, source: str | None = None) -> DiffusionPolicy: ...
+
+    def adapted_policy(self, adapters: Path) -> DiffusionPolicy: ...
+
+    def said_by(self, policy: Any, device: torch.device) -> Tensor: ...
+
+
 def export_pipeline(
-    bundle: DiffusionBundle, trained: dict[str, Tensor], lora: LoraConfig | None, out: Path, live: Live
+    bundle: PipelineBundle, trained: dict[str, Tensor], lora: LoraConfig | None, out: Path, live: Live
 ) -> None:
     """Write the pipeline with base weights plus `trained`, in the base's own number format, or the adapters alone.
 
@@ -42,7 +52,7 @@ def export_pipeline(
     written.check(bundle.said_by(policy.eval(), torch.device("cpu")), policy.transformer, out)
 
 
-def _write(bundle: DiffusionBundle, policy: Any, out: Path, live: Live, *, adapters_alone: bool) -> Written:
+def _write(bundle: PipelineBundle, policy: Any, out: Path, live: Live, *, adapters_alone: bool) -> Written:
     parts = trained_parts(bundle.family, policy.transformer)
     formats = {name: _stored_dtype(Path(bundle.source) / name) for name in parts}
 

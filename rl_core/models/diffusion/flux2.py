@@ -56,6 +56,8 @@ class Flux2(DiffusionFamily):
         return conditions
 
     def _encode_image(self, image: Image, size: Size) -> Tensor:
+        # Here and below: what the pipeline's `__call__` does between its public parts has private
+        # names only; they can go when diffusers opens them.
         pipeline: Any = self.pipeline
         pixels = pipeline.image_processor.preprocess(fitted(image, size.width, size.height))
         return pipeline._encode_vae_image(pixels.to(self.device, pipeline.vae.dtype), generator=None)[0]

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from rl_core.models.adapters.lora import TRAINED, inject_lora
-from rl_core.models.bundle import ModelBundle
-from rl_core.models.chat.stop_ids import record_stop_ids, sampled_stop_ids
+from rl_core.models.chat.stop_ids import Chatting, record_stop_ids, sampled_stop_ids
 from rl_core.models.checks.comparison import Live, TokenRow, places_in
 from rl_core.models.export.stored_weights import Written, formats, write_stored
 from rl_core.models.export.untouched import carry_over
@@ -20,8 +19,21 @@ from rl_core.models.text_part import TextPartPolicy
 from schemas.recipe import ExportKind, LoraConfig
 
 
+class TokenBundle(Chatting, Protocol):
+    """What writes tokens, as `rl_core.models.bundle` holds it."""
+
+    source: str
+
+    @property
+    def compared_rows(self) -> list[TokenRow]: ...
+
+    def load_policy(self) -> Any: ...
+
+    def said_by(self, policy: Any, device: torch.device) -> Tensor: ...
+
+
 def export_policy(
-    bundle: ModelBundle, trained: dict[str, Tensor], lora: LoraConfig | None, out: Path, live: Live
+    bundle: TokenBundle, trained: dict[str, Tensor], lora: LoraConfig | None, out: Path, live: Live
 ) -> None:
     """Write base weights plus `trained` to `out`, in the base model's own number format, or the adapters alone.
 
@@ -37,7 +49,7 @@ def export_policy(
     written.check(torch.cat(said), model, out, places_in(bundle.compared_rows))
 
 
-def _write(bundle: ModelBundle, policy: Any, lora: LoraConfig | None, out: Path, live: Live) -> tuple[Any, Written]:
+def _write(bundle: TokenBundle, policy: Any, lora: LoraConfig | None, out: Path, live: Live) -> tuple[Any, Written]:
     """Returns: the class that reads the folder, and what it has to find there."""
     adapters_alone = lora is not None and lora.export is ExportKind.ADAPTER
 
@@ -61,7 +73,7 @@ def _write(bundle: ModelBundle, policy: Any, lora: LoraConfig | None, out: Path,
     return model_class, write_stored(policy, say, format_of, live, write, merge=merge, places=places)
 
 
-def _said_by(model: Any, row: TokenRow, bundle: ModelBundle) -> Tensor:
+def _said_by(model: Any, row: TokenRow, bundle: TokenBundle) -> Tensor:
     if row.media is None:
         return row.said_by_model(model)
     # Which picture is where is what the policy knows; its passes are the model's own.
@@ -95,7 +107,7 @@ def _name_base(adapter: Any, source: str) -> None:
     adapter.revision = revision or None
 
 
-def _stored_dtype(bundle: ModelBundle) -> torch.dtype:
+def _stored_dtype(bundle: TokenBundle) -> torch.dtype:
     from transformers import AutoConfig
 
     name, _, revision = bundle.source.partition("@")

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from rl_core.errors import ModelError
 from rl_core.models.chat.tokenizer import encode_chat
-from rl_core.models.diffusion.base import Condition, DiffusionFamily, Size, family_of
+from rl_core.models.diffusion.base import Condition, DiffusionFamily, Size
 
 if TYPE_CHECKING:
     from schemas.recipe import ModelConfig
@@ -168,17 +168,3 @@ class UnifiedFamily(DiffusionFamily):
         parts: Any = transformer
         told = self.read(parts, conditions) if ROWS in conditions else conditions
         return super().velocity(parts.transformer, latents, sigma_B, told)  # type: ignore[safe-super]
-
-
-def unified_classes() -> list[type[UnifiedFamily]]:
-    """All families, in order of name."""
-    from rl_core.models.unified.compact import CompactUnified
-    from rl_core.models.unified.glm_image import GlmImage
-    from rl_core.models.unified.hunyuan_image3 import HunyuanImage3
-
-    return sorted([CompactUnified, GlmImage, HunyuanImage3], key=lambda cls: cls.name)
-
-
-def unified_class(model_class: str) -> type[UnifiedFamily]:
-    """The family of a class of models, as their folder names it. Raises: ModelError naming the nearest known one."""
-    return family_of(model_class, unified_classes(), "unified")

@@ -13,7 +13,8 @@ from rl_core.models.chat.tokenizer import load_tokenizer
 from rl_core.models.checks.comparison import token_rows
 from rl_core.models.diffusion.base import Size
 from rl_core.models.diffusion.bundle import INDEX, DiffusionBundle, pipeline_index, snapshot
-from rl_core.models.unified.base import UnifiedFamily, unified_class
+from rl_core.models.unified.base import UnifiedFamily
+from rl_core.models.unified.families import unified_class
 from rl_core.models.unified.policy import UnifiedPolicy
 from rl_core.runtime.quiet_libraries import quiet_pipelines
 from schemas.recipe import ModelConfig

@@ -50,7 +50,8 @@ class GlmImage(UnifiedFamily, GlmTransformer):
         self.latent_shape(size)
         config, model = self.transformer.writer.config, self.transformer.writer.model
         start = torch.tensor([[config.image_start_token_id]])
-        # It leaves the positions of what is to be written on the module, counted from those of what it is given.
+        # It leaves the positions of what is to be written on the module, counted from those of what
+        # it is given. The private name can go when transformers returns them.
         grids = self._asked([{"role": "user", "content": ""}], size, {})["image_grid_thw"]
         model.get_rope_index(start, image_grid_thw=grids)
         offsets_AT = model._cached_decode_position_ids[0, :, :-1]

@@ -42,6 +42,7 @@ class GlmTransformer(DiffusionFamily):
     @property
     def block_classes(self) -> tuple[str, ...]:
         """The blocks alone: a module of its own that FSDP wraps would be given the time rounded."""
+        # The blocks by diffusers' own list, which has no public name.
         return tuple(self.pipeline.transformer._repeated_blocks)
 
     @property

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from rl_core.errors import ModelError
-from rl_core.models.checks.probe import ALIKE, Path, as_judged, row_by_row, same_attention
+from rl_core.models.checks.paths import Path
+from rl_core.models.checks.probe import ALIKE, as_judged, row_by_row, same_attention
 from rl_core.models.modes import learning_mode
 from rl_core.ranks.rank_info import RankInfo
 from rl_core.train.sharding import fsdp_wrap

@@ -75,6 +75,8 @@ def shard(policy: nn.Module, blocks: list[nn.Module], config: FSDPConfig, mesh: 
         for tensor in [*unsharded_parameters(policy), *policy.buffers()]:
             tensor.data = tensor.data.to(mesh.device_type)
     _prefetch(blocks, config.forward_prefetch)
+    # FSDP2 takes the unit that runs first for the root, which in decoding may be a block. This can
+    # go when torch lets the root be named.
     for unit in units(policy):
         unit._get_fsdp_state()._lazy_init()
 

@@ -25,7 +25,7 @@ class Parked:
     def __init__(self, tensors: Iterable[Tensor], device: torch.device) -> None:
         """Empty the tensors' storages on `device`. Raises: StorageError when the disk refuses; all is whole then."""
         self.device = device
-        # Several tensors may look at one storage.
+        # Several tensors may look at one storage, which only its address in C tells.
         storages = {tensor.untyped_storage()._cdata: tensor.untyped_storage() for tensor in tensors}
         self._storages = [
             storage for storage in storages.values() if storage.device == device and _can_be_emptied(storage)

@@ -164,7 +164,8 @@ def _see_local_values(module: nn.Module, names: list[str], *, partial: bool) -> 
 
     def forward_with_local_values(*args: Any, **kwargs: Any) -> Any:
         held: dict[str, Any] = {name: module._parameters[name] for name in names}
-        # FSDP sums what a layout calls partial when it reduces the gradient.
+        # FSDP sums what a layout calls partial when it reduces the gradient. Written into torch's
+        # own table, since a plain tensor cannot be set where a parameter is registered.
         module._parameters.update({name: value.to_local(grad_placements=gradient) for name, value in held.items()})
         try:
             return original_forward(*args, **kwargs)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,10 +17,8 @@ from rl_core.errors import WeightMismatch
 from rl_core.models.adapters.lora import base_name, is_adapter, is_averaged
 from rl_core.models.adapters.merging import adapted_weights, places, unties
 from rl_core.train.sharding import fsdp_wrap
+from rl_core.train.trained import Trained
 from schemas.rollout import SyncMode
-
-if TYPE_CHECKING:
-    from rl_core.train.fsdp import FSDPBackend
 
 Named = tuple[str, Tensor]
 
@@ -90,7 +88,7 @@ def unpack(bucket: Bucket, parameters: Mapping[str, Tensor]) -> None:
         target.view(-1)[piece.start : piece.stop].copy_(values)
 
 
-def sent_weights(backend: FSDPBackend, mode: SyncMode, *, averaged: bool) -> Iterator[Named]:
+def sent_weights(backend: Trained, mode: SyncMode, *, averaged: bool) -> Iterator[Named]:
     """What changes while training, gathered on every rank. Collective: exhaust it on all ranks.
 
     Args: averaged: the moving average in place of the weights. Raises: ModelError when adapters cannot be merged.
@@ -101,7 +99,7 @@ def sent_weights(backend: FSDPBackend, mode: SyncMode, *, averaged: bool) -> Ite
     return ((name, _gather(backend, values[name])) for name in backend.trainable)
 
 
-def kept_weights(backend: FSDPBackend, mode: SyncMode) -> Iterator[Named]:
+def kept_weights(backend: Trained, mode: SyncMode) -> Iterator[Named]:
     """What the engine loaded by itself and is never sent. Collective, like `sent_weights`."""
     if mode is SyncMode.FULL and backend.lora_cfg is not None:
         return iter(())
@@ -109,7 +107,7 @@ def kept_weights(backend: FSDPBackend, mode: SyncMode) -> Iterator[Named]:
     return ((name, _gather(backend, value)) for name, value in kept.items())
 
 
-def _values(backend: FSDPBackend, *, averaged: bool) -> dict[str, Any]:
+def _values(backend: Trained, *, averaged: bool) -> dict[str, Any]:
     """Every parameter by name, as this rank holds it."""
     for unit in fsdp_wrap.units(backend.policy):
         unit.reshard()
@@ -120,12 +118,12 @@ def _values(backend: FSDPBackend, *, averaged: bool) -> dict[str, Any]:
     return values
 
 
-def _gather(backend: FSDPBackend, value: Any) -> Tensor:
+def _gather(backend: Trained, value: Any) -> Tensor:
     moved = value.detach().to(backend.device)
     return moved.full_tensor() if hasattr(moved, "full_tensor") else moved
 
 
-def _merged(backend: FSDPBackend, values: dict[str, Any]) -> Iterator[Named]:
+def _merged(backend: Trained, values: dict[str, Any]) -> Iterator[Named]:
     """The model without adapters: each weight with what its adapter adds, in float32.
 
     Where an adapter stands beside a tied matrix, the engine's model is untied, and each place is sent its own.

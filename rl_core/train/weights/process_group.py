@@ -28,7 +28,8 @@ class WireGroup:
     def __init__(self, meeting: Meeting, store: Any, rank: int, device: torch.device) -> None:
         timeout = dist.distributed_c10d.default_pg_timeout
         self.device = device
-        # torch has no public way to a group across two worlds: `new_group` knows only the ranks of its own.
+        # torch has no public way to a group across two worlds: `new_group` knows only the ranks of
+        # its own. This can go when it takes a store.
         if device.type == "cuda":
             from torch.distributed import distributed_c10d
 

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from rl_core.data.check import batches
-from rl_core.data.check.files import check_files, validate_files
+from rl_core.data.check.files import check_files
 from rl_core.data.check.parts import CheckSettings
 from rl_core.errors import DataError
 from schemas.contract import SchemaName
 from schemas.media_checks import MediaLimits
 from schemas.receipts import ValidationReport
+from tests.data.validation import validate_files
 
 Validate = Callable[..., ValidationReport]
 

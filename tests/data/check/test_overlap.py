@@ -7,11 +7,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rl_core.data.check.files import validate_files
 from rl_core.data.check.overlap import REASON, HeldOut, question_of
 from rl_core.data.prepare.prompts import PreparationSettings, load_prepared, prepare_cache
 from rl_core.errors import DataError
 from schemas.receipts import ValidationReport
+from tests.data.validation import validate_files
 
 
 def message(text: str, role: str = "user") -> dict[str, str]:

@@ -9,7 +9,7 @@ import pytest
 
 from rl_core.data import PromptDataset
 from rl_core.data.prepare.prompts import PreparationSettings, load_prepared, plan_cache, prepare_cache
-from rl_core.data.store.publish import RECEIPTS, read_sentinel
+from rl_core.data.store.publish import RECEIPTS, SENTINEL, open_published
 from rl_core.errors import DataError
 from schemas.receipts import CacheReceipt
 
@@ -131,7 +131,7 @@ def test_damaged_cache_is_rebuilt_and_says_so(files, settings, tokenizer) -> Non
     (Path(first.path) / "train.parquet").write_bytes(b"x")
     second = prepare_cache(*files, settings, tokenizer=tokenizer)
     assert not second.hit and "missing or damaged" in second.explanation
-    assert read_sentinel(second.path) is not None
+    open_published(second.path, SENTINEL)
 
 
 def test_no_row_left_publishes_nothing(files, settings, tokenizer) -> None:

@@ -9,8 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from rl_core.data import PromptDataset, read_rows
+from rl_core.data.read.hub import HubName
 from rl_core.data.read.recipe_files import planned_sources, resolve_sources
-from rl_core.data.read.sources import HubName, data_files
+from rl_core.data.read.sources import data_files
 from rl_core.errors import DataError
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

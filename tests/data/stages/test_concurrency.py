@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 
 from rl_core.data.order.vision_dataset import VisionDataset
-from rl_core.data.store.lock import OutputLock, read_owner
-from rl_core.data.store.publish import lock_path, read_sentinel
+from rl_core.data.store.lock import output_lock
+from rl_core.data.store.publish import lock_path, parse_sentinel
 from tests.data.stages.conftest import REPOSITORY, content, start
 
 HOLDER = """
 import sys, time
 from pathlib import Path
-from rl_core.data.store.lock import OutputLock
-with OutputLock(Path(sys.argv[1])):
+from rl_core.data.store.lock import output_lock
+with output_lock(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(600)
 """
@@ -60,13 +60,13 @@ def test_two_parameter_sets_of_one_output_never_publish_a_wrong_cache(
     ]
     seen = 0
     while any(process.poll() is None for process in running):
-        sentinel = read_sentinel(tmp_path / "out", ".mmpr_ready")
+        sentinel = parse_sentinel(tmp_path / "out", ".mmpr_ready")
         if sentinel is not None:
             seen += 1
             assert sentinel.run_hash in expected
         time.sleep(0.01)
     assert {finish(process).split()[1] for process in running} == set(expected)
-    last = read_sentinel(tmp_path / "out", ".mmpr_ready")
+    last = parse_sentinel(tmp_path / "out", ".mmpr_ready")
     assert last is not None and content(tmp_path / "out") == expected[last.run_hash]
     assert seen
 
@@ -98,21 +98,18 @@ def test_a_waiter_is_told_whom_it_waits_for_and_takes_over_when_the_owner_dies(h
         notes.append(text)
         owner.kill()
 
-    with OutputLock(path, note) as lock:
-        assert lock.left_by is not None and lock.left_by.pid == owner.pid
-        mine = read_owner(path)
-        assert mine is not None and (mine.pid, mine.released) == (os.getpid(), False)
-    assert notes[0].startswith(f"waiting for process {owner.pid} on ")
-    left = read_owner(path)
-    assert left is not None and left.released
+    with output_lock(path, note):
+        assert path.read_text().startswith(f"process {os.getpid()} on ")
+    [said] = notes
+    assert said.startswith(f"waiting for process {owner.pid} on ")
 
 
 def test_a_forked_child_does_not_keep_the_lock_of_a_dead_parent(tmp_path: Path) -> None:
     """A library's worker, forked during a build, must not hold up the next one."""
     path = tmp_path / "lock"
     code = (
-        "import os, sys, time\nfrom pathlib import Path\nfrom rl_core.data.store.lock import OutputLock\n"
-        "lock = OutputLock(Path(sys.argv[1])); lock.__enter__()\n"
+        "import os, sys, time\nfrom pathlib import Path\nfrom rl_core.data.store.lock import output_lock\n"
+        "lock = output_lock(Path(sys.argv[1])); lock.__enter__()\n"
         "child = os.fork()\n"
         "if child == 0:\n    os.close(1); os.close(2); time.sleep(60); os._exit(0)\n"
         "print(child, flush=True); os._exit(1)\n"
@@ -120,8 +117,8 @@ def test_a_forked_child_does_not_keep_the_lock_of_a_dead_parent(tmp_path: Path) 
     done = subprocess.run([sys.executable, "-c", code, str(path)], cwd=REPOSITORY, capture_output=True, text=True)
     child = int(done.stdout)
     try:
-        with OutputLock(path) as lock:
-            assert lock.left_by is not None
+        with output_lock(path):
+            assert path.read_text().startswith(f"process {os.getpid()} on ")
         os.kill(child, 0)  # still there, and holding nothing
     finally:
         os.kill(child, 9)
@@ -142,7 +139,7 @@ def test_a_jumping_clock_neither_breaks_nor_blocks_a_lock(
         assert owner.poll() is None, "a living owner is never robbed"
         owner.kill()
 
-    with OutputLock(path, note):
+    with output_lock(path, note):
         assert notes
     assert not prepare("vision").hit
     assert prepare("vision").hit

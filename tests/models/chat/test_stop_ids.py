@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from rl_core.demo.contestants import Question
+from rl_core.demo.questions import Question
 from rl_core.demo.speaker import Speaker
 from rl_core.models.adapters.lora import inject_lora
 from rl_core.models.bundle import ModelBundle

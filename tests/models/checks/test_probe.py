@@ -14,7 +14,7 @@ from torch import Tensor
 from rl_core.errors import ModelError
 from rl_core.models.causal_lm import CausalLMPolicy, load_policy
 from rl_core.models.checks import probe
-from rl_core.models.checks.probe import Path as Way
+from rl_core.models.checks.paths import Path as Way
 from rl_core.models.decoding.decode import Request, Sampling, decode
 from schemas.recipe import ModelConfig
 

@@ -13,7 +13,6 @@ from rl_core.algorithms import algorithms
 from rl_core.algorithms.base import StageAlgorithm
 from rl_core.algorithms.metrics import Metric, MetricKind
 from rl_core.algorithms.requirements import check_multi_update
-from rl_core.algorithms.terms import Denominators
 from rl_core.data_proto import DataProto
 from rl_core.errors import RecipeError
 from rl_core.ranks.rank_info import RankInfo
@@ -21,6 +20,7 @@ from rl_core.train.micro_batches import Lengths
 from rl_core.train.result import TrainStepResult, UpdateResult
 from rl_core.train.stacks.token_stack import TrainStack
 from schemas.policy import FSDPConfig
+from tests.algorithms.denominators import denominators_of
 from tests.train.jobs import (
     LORA,
     WITH_KL,
@@ -326,6 +326,6 @@ def measured(rank_info: RankInfo, setup: Setup) -> tuple[float, TrainStepResult]
         mask_BT=mask_BT,
         ref_log_probs_BT=None,
         entropy_BT=None,
-        denominators=Denominators.from_mask(mask_BT),
+        denominators=denominators_of(mask_BT),
     )
     return float(loss), stack.train(shard_of(rank_info, rows))

@@ -1,0 +1,17 @@
+"""The families of unified models, and which one a folder belongs to."""
+
+from rl_core.models.diffusion.base import family_of
+from rl_core.models.unified.base import UnifiedFamily
+from rl_core.models.unified.compact import CompactUnified
+from rl_core.models.unified.glm_image import GlmImage
+from rl_core.models.unified.hunyuan_image3 import HunyuanImage3
+
+
+def unified_classes() -> list[type[UnifiedFamily]]:
+    """All families, in order of name."""
+    return sorted([CompactUnified, GlmImage, HunyuanImage3], key=lambda cls: cls.name)
+
+
+def unified_class(model_class: str) -> type[UnifiedFamily]:
+    """The family of a class of models, as their folder names it. Raises: ModelError naming the nearest known one."""
+    return family_of(model_class, unified_classes(), "unified")
