@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from rl_core.algorithms.shaping import at_last_action
 from rl_core.data_proto import DataProto
 from rl_core.distributed import DataProtoRef
 from rl_core.errors import RewardError
 from rl_core.rollout.diffusion.rewriting import question
 from rl_core.trainers.describe import describe_replies, describe_samples
-from rl_core.trainers.length_penalty import at_last_action
 from rl_core.trainers.rewards import ServiceScorer
 from rl_core.trainers.track import Engine, Rollouts, Track, prompt_batch
 from rl_core.trainers.tree import CHILDLESS, ID, PARENT, lineage, propagate
