@@ -27,7 +27,7 @@ from rl_core.rollout.diffusion.engine import DiffusionEngine
 from rl_core.sde import action_steps, initial_noise
 from rl_core.train.fsdp import FSDPBackend
 from rl_core.train.stacks.diffusion_stack import StepStack
-from rl_core.trainers.base import prompt_batch
+from rl_core.trainers.track import prompt_batch
 from schemas.diffusion import DiffusionConfig
 from schemas.recipe import FSDPConfig, LrSchedulerConfig, ModelConfig, OptimizerConfig
 from schemas.rollout import RolloutConfig

@@ -30,7 +30,8 @@ from rl_core.runs.recipes import load_recipe
 from rl_core.runtime.peak_memory import peak_bytes
 from rl_core.train.fsdp import FSDPBackend
 from rl_core.train.stacks.token_stack import TrainStack
-from rl_core.trainers.base import add_advantages, prompt_batch
+from rl_core.trainers.advantages import add_advantages
+from rl_core.trainers.track import prompt_batch
 from rl_core.trainers.wiring import stack_options
 from schemas.recipe import Recipe
 

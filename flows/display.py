@@ -13,7 +13,6 @@ from flows.summary import accuracy_table, score_table
 from rl_core.runs.learning import what_taught_nothing
 from rl_core.runs.run_folder import RunFolder
 from rl_core.runtime.home import Home
-from rl_core.tracking.plots import curve_of
 from rl_core.trainers.progress import ProgressEvent, listeners
 from schemas.receipts import CacheReceipt, EvalReceipt, IterationReceipt, ModelReceipt, ValidationReport
 from schemas.recipe import Recipe
@@ -27,7 +26,7 @@ class Display:
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
-        self._scored = curve_of(recipe.domain).scored
+        self._scored = recipe.domain.traits.curve.scored
         self.console = Console(highlight=False)
         self._status = self.console.status("")
         self._steps: list[Mapping[str, float]] = []

@@ -15,7 +15,8 @@ from rl_core.models.locate import check_path, model_shape, tokenizer_identity
 from rl_core.runs.recipes import dump_recipe, load_recipe
 from rl_core.runtime.home import Home
 from rl_core.train.sharding.memory import estimate_memory, unknown_sizes
-from schemas.recipe import Domain, Recipe
+from schemas.contract import SchemaName
+from schemas.recipe import Recipe
 
 
 def print_plan(recipe: str, overrides: Sequence[str], profile: str | None) -> None:
@@ -37,7 +38,7 @@ def check_turns(recipe: Recipe, home: Home) -> None:
 
     Raises: ModelError.
     """
-    if recipe.domain not in (Domain.TEXT, Domain.VISION):
+    if recipe.domain.traits.rows is not SchemaName.PROMPT:
         return
     several = of_several_turns(recipe.environments, recipe.data.default_env_class)
     if several and model_shape(recipe.model.path, home.models) is not None:
@@ -53,7 +54,7 @@ def cache_plan(recipe: Recipe, home: Home) -> str:
         from rl_core.tracking.artifacts import with_artifacts
 
         recipe = Recipe.model_validate(with_artifacts(recipe.model_dump(mode="json"), home.mlflow_uri))
-    if recipe.domain is Domain.PREFERENCE:
+    if recipe.has_pairs:
         plan = plan_pairs(recipe, home.data, home.cache)
         return f"{'hit' if plan.hit else 'miss'}: {plan.explanation}"
     if recipe.draws:

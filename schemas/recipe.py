@@ -5,13 +5,14 @@ Plug-in blocks (`algorithm`, `rewards`, `environments`) stay mappings here and a
 """
 
 from collections.abc import Mapping
-from enum import StrEnum
 from typing import Any, ClassVar
 
 from pydantic import Field, model_validator
 
+from schemas.contract import SchemaName
 from schemas.data import DataConfig
 from schemas.diffusion import DiffusionConfig
+from schemas.domains import Domain
 from schemas.placement import PlacementConfig
 from schemas.policy import (
     EmaFullConfig,
@@ -31,23 +32,6 @@ from schemas.rollout import EngineKind, RolloutConfig, SyncMode, SyncTransport
 from schemas.section import DType, Section
 from schemas.tracks import TracksConfig
 from schemas.unified import UnifiedConfig
-
-
-class Domain(StrEnum):
-    """What a policy produces; selects the trainer."""
-
-    TEXT = "text"
-    """Tokens of a language model, single- or multi-turn."""
-    VISION = "vision"
-    """Tokens of a vision-language model, whose prompts show pictures."""
-    PREFERENCE = "preference"
-    """Nothing is sampled: rows hold a better and a worse answer each."""
-    DIFFUSION = "diffusion"
-    """Pictures or videos of a flow-matching model, denoised from prompts."""
-    PE = "pe"
-    """A prompt enhancer: a language model's rewrites of prompts, and a flow-matching model's pictures of them."""
-    UNIFIED = "unified"
-    """A unified model: one module that writes a plan in tokens, and draws it by flow matching."""
 
 
 class TrainingConfig(Section):
@@ -161,7 +145,7 @@ class Recipe(Section):
     @model_validator(mode="after")
     def _batches_divide(self) -> "Recipe":
         # The two answers of a pair stay together.
-        pairs = self.domain is Domain.PREFERENCE
+        pairs = self.has_pairs
         units = self.training.prompts_per_step * (1 if pairs else self.rows_per_prompt)
         placed = self.writing.placement
         replicas, name = placed.num_replicas, placed.train_devices_name
@@ -186,7 +170,7 @@ class Recipe(Section):
             return self
         if self.data.blend is not None:
             raise ValueError("data.curriculum draws prompts by their pass rate, data.blend by their source: keep one")
-        if self.domain is Domain.PREFERENCE:
+        if self.has_pairs:
             raise ValueError("data.curriculum: pairs of the domain preference have no pass rate; leave it out")
         return self
 
@@ -234,7 +218,7 @@ class Recipe(Section):
     def _vllm_can_do_it(self) -> "Recipe":
         if self.rollout.engine is not EngineKind.VLLM:
             return self
-        if self.domain is not Domain.TEXT:
+        if not self.domain.traits.with_vllm:
             raise ValueError(
                 f"rollout.engine: vllm samples text alone, not the domain {self.domain}; use in_process or dedicated"
             )
@@ -252,14 +236,14 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _pairs_are_not_sampled(self) -> "Recipe":
-        if self.domain is Domain.PREFERENCE and self.rollout != RolloutConfig():
+        if self.has_pairs and self.rollout != RolloutConfig():
             raise ValueError("rollout: nothing is sampled in the domain preference; leave the block out")
         return self
 
     @model_validator(mode="after")
     def _tracks_are_those_of_the_domain(self) -> "Recipe":
-        for name, block, domain in (("tracks", self.tracks, Domain.PE), ("unified", self.unified, Domain.UNIFIED)):
-            if (self.domain is domain) is (block is None):
+        for name, block in (("tracks", self.tracks), ("unified", self.unified)):
+            if (self.domain.traits.block == name) is (block is None):
                 needed = f"needs the block {name}" if block is None else f"has no {name}; leave the block out"
                 raise ValueError(f"{name}: the domain {self.domain} {needed}")
         if self.tracks is None and self.unified is None:
@@ -294,7 +278,8 @@ class Recipe(Section):
     def _best_metric_exists(self) -> "Recipe":
         metric = self.training.best_metric
         if metric.startswith("eval/"):
-            if self.domain is Domain.TEXT and metric not in ("eval/accuracy", "eval/mean_reward"):
+            known = ("eval/accuracy", "eval/mean_reward")
+            if not self.domain.traits.has_scores and metric not in known:
                 raise ValueError(
                     f"training.best_metric {metric!r}: evaluations give eval/accuracy and eval/mean_reward"
                 )
@@ -348,12 +333,17 @@ class Recipe(Section):
     @property
     def draws(self) -> bool:
         """Whether rows are prompts of pictures or videos."""
-        return self.domain in (Domain.DIFFUSION, Domain.PE, Domain.UNIFIED)
+        return self.domain.traits.rows is SchemaName.MEDIA
+
+    @property
+    def has_pairs(self) -> bool:
+        """Whether rows hold a better and a worse answer each."""
+        return self.domain.traits.rows is SchemaName.PREFERENCE
 
     @property
     def rows_per_prompt(self) -> int:
         """Rows of a step that belong to one prompt: the samples of a group, or the two answers of a pair."""
-        return 2 if self.domain is Domain.PREFERENCE else self.rollout.samples_per_prompt
+        return 2 if self.has_pairs else self.rollout.samples_per_prompt
 
     @property
     def updates_per_step(self) -> int:

@@ -18,8 +18,9 @@ from rl_core.rollout.episodes.several_turns import check_recipe
 from rl_core.runtime.home import Home
 from rl_core.tracking.artifacts import with_artifacts
 from rl_core.trainers.progress import ProgressEvent, announce
+from schemas.domains import ModelKind
 from schemas.receipts import CacheReceipt, ValidationReport
-from schemas.recipe import Domain, Recipe
+from schemas.recipe import Recipe
 from tasks import artifacts
 
 
@@ -29,7 +30,7 @@ def prepare_cache(recipe: dict[str, Any], report: ValidationReport) -> CacheRece
     """Publish train.parquet and eval.parquet of what the recipe names. Raises: DataError, ModelError."""
     home = Home.default()
     settings = Recipe.model_validate(with_artifacts(recipe, home.mlflow_uri))
-    if settings.domain is Domain.PREFERENCE:
+    if settings.has_pairs:
         receipt = prepare_pairs(settings, home.data, home.cache)
     elif settings.draws:
         receipt = _prepare_media(settings, home)
@@ -49,7 +50,8 @@ def _prepare_prompts(recipe: Recipe, home: Home) -> CacheReceipt:
         resolve_sources(recipe.data.eval, home.data),
         preparation_settings(recipe, home, tokenizer_identity(recipe.model.path, home.models)),
         tokenizer=lambda: prompt_tokenizer(
-            locate(recipe.model.path, home.models), text_alone=recipe.domain is Domain.TEXT
+            locate(recipe.model.path, home.models),
+            text_alone=recipe.domain.traits.model is ModelKind.TEXT,
         ),
     )
 

@@ -10,7 +10,7 @@ from rl_core.errors import StorageError
 from rl_core.runs.learning import warn_of_nothing_learnt
 from rl_core.runs.session import TrainingSession, session_for
 from rl_core.tracking.model_versions import register_version
-from rl_core.tracking.plots import curve_of, reward_curve
+from rl_core.tracking.plots import reward_curve
 from schemas.receipts import EvalReceipt, ExportReceipt, RunPlan, VersionReceipt
 from tasks import artifacts
 
@@ -68,7 +68,7 @@ def _publish(session: TrainingSession) -> None:
         session.folder.history(),
         session.folder.evaluations(),
         session.folder.root / "reward-curve.png",
-        curve=curve_of(session.recipe.domain),
+        curve=session.recipe.domain.traits.curve,
     )
     session.tracking.log_artifact(path, "plots")
     artifacts.picture("reward-curve", path, "Learning per step and held-out accuracy")

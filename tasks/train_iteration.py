@@ -9,7 +9,7 @@ from prefect.runtime import task_run
 from prefect.tasks import exponential_backoff
 
 from rl_core.runs.session import TrainingSession, session_for
-from rl_core.tracking.plots import curve_of, reward_curve
+from rl_core.tracking.plots import reward_curve
 from rl_core.trainers.progress import ProgressEvent, announce, listeners
 from schemas.receipts import IterationReceipt, RunPlan
 from tasks import artifacts
@@ -55,7 +55,7 @@ def train_iteration(plan: RunPlan, iteration: int) -> IterationReceipt:
 
 
 def _publish(session: TrainingSession) -> None:
-    folder, curve = session.folder, curve_of(session.recipe.domain)
+    folder, curve = session.folder, session.recipe.domain.traits.curve
     history, evaluations = folder.history(), folder.evaluations()
     # The next steps need not wait for it.
     draw = partial(reward_curve, history, evaluations, curve=curve)

@@ -17,7 +17,7 @@ from rl_core.tracking.artifacts import with_artifacts
 from rl_core.tracking.validation import log_refusal
 from rl_core.trainers.progress import ProgressEvent, announce
 from schemas.receipts import ValidationReport
-from schemas.recipe import Domain, Recipe
+from schemas.recipe import Recipe
 from tasks import artifacts
 from tasks.flow_links import flow_run_tags
 
@@ -52,7 +52,7 @@ def validate_data(recipe: dict[str, Any]) -> ValidationReport:
 
 def _files(recipe: Recipe, home: Home) -> tuple[list[Path], list[Path]]:
     """What is trained on, and what is held out. Of pairs the preparation tells which is which."""
-    if recipe.domain is Domain.PREFERENCE:
+    if recipe.has_pairs:
         return files_of(pair_sources(recipe, home.data)), []
     if recipe.draws:
         files = prompt_files(recipe, home.data)

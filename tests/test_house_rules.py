@@ -19,7 +19,8 @@ from rl_core.envs import environments, registered
 from rl_core.rewards import reward_scorers
 
 ROOT = Path(__file__).parents[1]
-SOURCES = sorted(path for name in ("schemas", "rl_core", "tasks", "flows") for path in (ROOT / name).rglob("*.py"))
+FOLDERS = ("schemas", "rl_core", "tasks", "flows", "examples")
+SOURCES = sorted(path for name in FOLDERS for path in (ROOT / name).rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 MAX_LINES = 400
 LONGER = {"rl_core/data_proto/proto.py": 510}

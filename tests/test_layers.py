@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("schemas", "rl_core", "tasks", "flows", "deployments")
+PACKAGES = ("schemas", "rl_core", "tasks", "flows", "deployments", "examples")
 
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("rl_core.errors",),
@@ -32,6 +32,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("tasks",),
     ("flows",),
     ("deployments",),
+    ("examples",),
 )
 """From the lowest to the highest. Those in one row may import each other."""
 

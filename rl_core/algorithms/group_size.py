@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from rl_core.algorithms.base import StageAlgorithm, algorithms
 from rl_core.algorithms.requirements import named
 from rl_core.errors import RecipeError
-from schemas.recipe import Domain, Recipe
+from schemas.recipe import Recipe
 from schemas.unified import Compared
 
 WITHOUT_SIBLINGS = "reinforce_plus_plus"
@@ -46,12 +46,12 @@ def learning_tracks(recipe: Recipe) -> list[LearningTrack]:
 
 def check_siblings(recipe: Recipe) -> None:
     """Raises: RecipeError where rows would be compared with siblings that they do not have: all advantages are 0."""
-    if recipe.domain is Domain.PREFERENCE:
+    if recipe.has_pairs:
         return
     for track in learning_tracks(recipe):
         if track.group_size > 1 or not track.algorithm.needs_siblings:
             continue
-        draws = recipe.domain is Domain.DIFFUSION or track.prefix == "images/"
+        draws = track.prefix == "images/" or not recipe.domain.traits.samples_tokens
         other = "" if draws else f", or use one that does not, such as {WITHOUT_SIBLINGS}"
         raise RecipeError(
             f"{track.size_key} is 1: algorithm {named(recipe.images if draws else recipe)} compares each sample with "

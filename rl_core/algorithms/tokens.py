@@ -8,7 +8,8 @@ from rl_core.algorithms.flow_presets import FlowPolicyGradient
 from rl_core.algorithms.preference import Preference
 from rl_core.algorithms.requirements import check_average, check_correction, check_whole_and_unpacked, named
 from rl_core.errors import RecipeError
-from schemas.recipe import Domain, Recipe
+from schemas.domains import ModelKind
+from schemas.recipe import Recipe
 
 
 def check_serves_tokens(algorithm: StageAlgorithm, recipe: Recipe) -> None:
@@ -25,7 +26,7 @@ def check_serves_tokens(algorithm: StageAlgorithm, recipe: Recipe) -> None:
         )
     check_average(algorithm, recipe)
     check_correction(algorithm, recipe)
-    if recipe.domain is Domain.VISION:
+    if recipe.domain.traits.model is ModelKind.SEEING:
         check_whole_and_unpacked(recipe, "vision-language model")
     overlong, limit = getattr(algorithm.config, "overlong", None), recipe.rollout.max_new_tokens
     if overlong is not None and overlong.buffer > limit:

@@ -47,7 +47,7 @@ def build_app(demo: Demo) -> Starlette:
     from starlette.responses import HTMLResponse, JSONResponse
     from starlette.routing import Route
 
-    page = render("demo.html", task=demo.task.value, names=[one.name for one in demo.contestants])
+    page = render("demo.html", task=demo.page.value, names=[one.name for one in demo.contestants])
 
     async def show(_: Request) -> Response:
         return HTMLResponse(page)

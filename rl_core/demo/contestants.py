@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import StrEnum
 from threading import Lock
 
 from rl_core.errors import ModelError, RecipeError
@@ -12,22 +11,11 @@ from rl_core.models.locate import locate
 from rl_core.runs.evaluation import Candidate, evaluation_recipe, find_candidate
 from rl_core.runtime.home import Home
 from rl_core.tracking.model_versions import newest
-from schemas.recipe import Domain, Recipe
+from schemas.domains import TRAITS, Page
+from schemas.recipe import Recipe
 
 MAX_NEW_TOKENS = 512
 """Of a reply, whatever is asked for."""
-
-
-class Task(StrEnum):
-    """What the page is for."""
-
-    CHAT = "chat"
-    """Messages in, a reply out."""
-    DRAW = "draw"
-    """A prompt in, a picture out."""
-
-
-TASKS = {Domain.TEXT: Task.CHAT, Domain.PREFERENCE: Task.CHAT, Domain.PE: Task.CHAT, Domain.DIFFUSION: Task.DRAW}
 
 
 @dataclass(frozen=True)
@@ -70,7 +58,7 @@ class Contestant:
 class Demo:
     """What the page shows."""
 
-    task: Task
+    page: Page
     contestants: list[Contestant]
     max_new_tokens: int
 
@@ -83,14 +71,13 @@ def load_demo(model: str, against: str | None, recipe_name: str | None, device: 
     """
     first = find_candidate(model, home)
     recipe = evaluation_recipe(first, recipe_name, (), None, home)
-    task = TASKS.get(recipe.domain)
-    if task is None:
-        raise RecipeError(
-            f"{first.name}: there is no page for the domain {recipe.domain}; it serves {', '.join(TASKS)}"
-        )
+    page = recipe.domain.traits.page
+    if page is None:
+        served = ", ".join(domain for domain, traits in TRAITS.items() if traits.page is not None)
+        raise RecipeError(f"{first.name}: there is no page for the domain {recipe.domain}; it serves {served}")
     second = find_candidate(against, home) if against else rival(first, recipe, home)
-    contestants = [Contestant(one.name, _load(task, one, recipe, device, home)) for one in (first, second)]
-    return Demo(task, contestants, min(recipe.evaluation.max_new_tokens, MAX_NEW_TOKENS))
+    contestants = [Contestant(one.name, _load(page, one, recipe, device, home)) for one in (first, second)]
+    return Demo(page, contestants, min(recipe.evaluation.max_new_tokens, MAX_NEW_TOKENS))
 
 
 def rival(first: Candidate, recipe: Recipe, home: Home) -> Candidate:
@@ -102,9 +89,9 @@ def rival(first: Candidate, recipe: Recipe, home: Home) -> Candidate:
     return Candidate(f"before training ({recipe.model.path})", recipe.model.path)
 
 
-def _load(task: Task, one: Candidate, recipe: Recipe, device: str, home: Home) -> Callable[[Question], Answer]:
+def _load(page: Page, one: Candidate, recipe: Recipe, device: str, home: Home) -> Callable[[Question], Answer]:
     source = locate(one.weights, home.models)
-    if task is Task.DRAW:
+    if page is Page.DRAW:
         from rl_core.demo.painter import Painter
 
         return Painter(source, recipe, device).answer

@@ -14,8 +14,9 @@ from rl_core.models.checks.shape import read_config
 from rl_core.models.media import PromptMedia
 from rl_core.models.text_part import TextPartPolicy
 from rl_core.models.vlm import FAMILIES, FROZEN_BY_DEFAULT, VLMPolicy, family_of, media_of
+from schemas.domains import ModelKind
 from schemas.policy import ModelPart
-from schemas.recipe import Domain, ModelConfig, Recipe
+from schemas.recipe import ModelConfig, Recipe
 
 OTHER_SENSES = "vision_config", "audio_config"
 """What configs call the parts that see and hear."""
@@ -90,11 +91,12 @@ def load_policy(
 
 def check_located(recipe: Recipe, source: str) -> None:
     """`check_model` of a located model, whose config is fetched where it lies on the hub. Raises: ModelError."""
-    if recipe.domain is Domain.DIFFUSION or recipe.model.trust_remote_code:
+    kind = recipe.domain.traits.model
+    if kind is ModelKind.PIPELINE or recipe.model.trust_remote_code:
         return
     folder = Path(source)
     if not folder.is_dir():
-        if recipe.domain is not Domain.UNIFIED:
+        if kind is not ModelKind.UNIFIED:
             check_model(recipe, _config_of(source).to_dict())
     elif (config := read_config(folder)) is not None:
         check_model(recipe, config, folder)

@@ -12,7 +12,6 @@ from rl_core.reporting.charts import line_chart
 from rl_core.reporting.curves import held_out_series, mean_series
 from rl_core.reporting.pages import render
 from rl_core.reporting.run_record import ACCURACY, RunRecord
-from rl_core.tracking.plots import curve_of
 from schemas.receipts import EvalReceipt
 
 
@@ -48,7 +47,7 @@ def differing_settings(records: Sequence[RunRecord]) -> dict[str, list[str]]:
 
 def compare_page(records: Sequence[RunRecord]) -> str:
     """The comparison as a page that stands by itself."""
-    learned = [mean_series(record, curve_of(record.recipe.domain), record.name) for record in records]
+    learned = [mean_series(record, record.recipe.domain.traits.curve, record.name) for record in records]
     held_out = [held_out_series(record, record.name) for record in records]
     return render(
         "compare.html",

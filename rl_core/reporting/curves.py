@@ -9,8 +9,8 @@ from markupsafe import Markup
 
 from rl_core.reporting.charts import Point, Series, line_chart
 from rl_core.reporting.run_record import ACCURACY, SECONDS, RunRecord
-from rl_core.tracking.plots import Curve, curve_of
 from rl_core.train.stacks.segments import DELTA_AT
+from schemas.domains import Curve
 from schemas.receipts import EvalReceipt
 
 SHOWN_FIRST = ("response_length_mean", "truncated_share", "entropy", "approx_kl", "loss", "grad_norm")
@@ -20,7 +20,7 @@ Z_95 = 1.96
 
 def learning_curve(record: RunRecord) -> Markup:
     """What is learned, per step with the interval of its mean, and what held-out rows score."""
-    curve = curve_of(record.recipe.domain)
+    curve = record.recipe.domain.traits.curve
     label = f"held-out {record.score.replace('_', ' ')}"
     series = [mean_series(record, curve, curve.label), held_out_series(record, label)]
     return line_chart(curve.title, series)
@@ -55,7 +55,7 @@ def first_curves(record: RunRecord) -> list[Markup]:
 
 def further_curves(record: RunRecord) -> list[Markup]:
     """Charts of every other metric that changed during the run."""
-    curve = curve_of(record.recipe.domain)
+    curve = record.recipe.domain.traits.curve
     left_out = {"step", curve.mean, curve.spread}
     names = [
         name

@@ -12,7 +12,7 @@ from rl_core.runtime.registry import describe_validation_error, nearest
 from rl_core.runtime.secrets import redact_values
 from rl_core.runtime.settings_files import DEPLOYMENTS, merge_overrides, read_yaml, resolved
 from schemas.preference import PairSource
-from schemas.recipe import Domain, Recipe
+from schemas.recipe import Recipe
 
 
 def recipe_names() -> list[str]:
@@ -106,7 +106,7 @@ def _check_plugins(recipe: Recipe) -> None:
     algorithm_cls, algorithm_config = algorithms.resolve(recipe.algorithm, "algorithm")
     check_multi_update(algorithm_cls(algorithm_config), *updates, named(recipe))
     produced = Modality.TEXT
-    if recipe.domain not in (Domain.DIFFUSION, Domain.PREFERENCE):
+    if recipe.domain.traits.samples_tokens:
         check_serves_tokens(algorithm_cls(algorithm_config), recipe)
     if recipe.tracks is not None or recipe.unified is not None:
         check_serves_tracks(algorithm_cls(algorithm_config), recipe)
@@ -136,7 +136,7 @@ def _source_model(recipe: Recipe, entry: dict[str, Any]) -> type[BaseModel]:
     from rl_core.builtin.data.reasoning_problems import GenerateSpec
     from rl_core.data.read.sources import SourceSpec
 
-    if recipe.domain is Domain.PREFERENCE:
+    if recipe.has_pairs:
         return PairSource
     if recipe.draws:
         return made_spec(entry) or SourceSpec

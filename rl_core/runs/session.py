@@ -21,11 +21,12 @@ from rl_core.runs.learning import warn_of_nothing_learnt
 from rl_core.runs.run_folder import RunFolder
 from rl_core.runs.run_plan import reopen_tracking, starting_from
 from rl_core.runtime.home import Home
+from rl_core.runtime.registry import import_target
 from rl_core.tracking.run import RunStatus, TrackingRun
 from rl_core.trainers.base import Trainer
 from rl_core.trainers.progress import ProgressEvent, announce
 from schemas.receipts import EvalReceipt, IterationReceipt, RunPlan
-from schemas.recipe import Domain, Recipe
+from schemas.recipe import Recipe
 from schemas.tracks import IMAGES_FOLDER
 
 NUM_LOGGED_SAMPLES = 32
@@ -189,7 +190,7 @@ class TrainingSession:
 
     def _with_reference(self, items: Sequence[dict[str, Any]], iteration: int) -> Sequence[dict[str, Any]]:
         """Rows with what the model before training says of them, where their scores compare with that."""
-        if self.recipe.domain is not Domain.PREFERENCE:
+        if not self.recipe.has_pairs:
             return items
         return self._trainer_at(iteration).with_reference(items)
 
@@ -199,7 +200,8 @@ class TrainingSession:
         self._cluster.enter_context(ray_cluster(placement.ray_address, placement.num_devices, placement.device))
         source = locate(recipe.model.path, self.home.models)
         check_located(recipe, source)
-        trainer = _trainer_class(recipe.domain)(recipe, source, self._rows("train"))
+        trainer_cls: type[Trainer] = import_target(recipe.domain.traits.trainer)
+        trainer = trainer_cls(recipe, source, self._rows("train"))
         trainer.build()
         for line in trainer.notes():
             announce(ProgressEvent("note", text=line))
@@ -209,8 +211,9 @@ class TrainingSession:
         """The prepared rows of a split, opened once."""
         path = Path(self.plan.cache.path) / f"{split}.parquet"
         if split not in self._opened:
-            pairs = self.recipe.domain is Domain.PREFERENCE
-            self._opened[split] = PairRows(path, self.plan.cache.places) if pairs else load_prepared(path)
+            places = self.plan.cache.places
+            has_pairs = self.recipe.has_pairs
+            self._opened[split] = PairRows(path, places) if has_pairs else load_prepared(path)
         return self._opened[split]
 
     def _drop_workers(self) -> None:
@@ -284,21 +287,3 @@ def close_run(plan: RunPlan) -> Iterator[None]:
         tracking.finish(RunStatus.KILLED)
         raise
     tracking.finish(RunStatus.FINISHED)
-
-
-def _trainer_class(domain: Domain) -> type[Trainer]:
-    from rl_core.trainers.diffusion import DiffusionTrainer
-    from rl_core.trainers.preference import PreferenceTrainer
-    from rl_core.trainers.prompt_enhancer import PromptEnhancerTrainer
-    from rl_core.trainers.text import TextTrainer
-    from rl_core.trainers.unified import UnifiedTrainer
-    from rl_core.trainers.vision import VisionTrainer
-
-    return {
-        Domain.TEXT: TextTrainer,
-        Domain.VISION: VisionTrainer,
-        Domain.PREFERENCE: PreferenceTrainer,
-        Domain.DIFFUSION: DiffusionTrainer,
-        Domain.PE: PromptEnhancerTrainer,
-        Domain.UNIFIED: UnifiedTrainer,
-    }[domain]

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -10,47 +9,14 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from schemas.domains import REWARD, Curve
 from schemas.receipts import EvalReceipt
-from schemas.recipe import Domain
 
 REWARD_COLOUR = "#2563eb"
 ACCURACY_COLOUR = "#d9480f"
 SCORE_COLOURS = (ACCURACY_COLOUR, "#0f766e", "#7c3aed", "#a16207")
 TEXT_COLOUR = "#333333"
 GRID_COLOUR = "#e3e3e3"
-
-
-@dataclass(frozen=True)
-class Curve:
-    """What of each step is drawn as a line."""
-
-    mean: str
-    """Metric of the line."""
-    label: str
-    spread: str | None = None
-    """Metric of the band around it."""
-    title: str = "Reward and held-out accuracy"
-    scored: bool = False
-    """Held-out rows are drawn by their mean scores, not by the share of full reward."""
-
-
-REWARD = Curve("reward_mean", "sampled reward, mean", "reward_std")
-SCORED = Curve("reward_mean", "sampled reward, mean", "reward_std", "Reward and held-out scores", scored=True)
-ENHANCED = Curve(
-    "text/reward_mean", "rewrites' reward, mean", "text/reward_std", "Reward and held-out scores", scored=True
-)
-PLANNED = replace(ENHANCED, label="plans' reward, mean")
-PAIRS = Curve("reward_accuracy", "training pairs told apart, share", title="Pairs told apart, in training and held out")
-
-
-def curve_of(domain: Domain) -> Curve:
-    """The line that shows how well a domain learns."""
-    return {
-        Domain.PREFERENCE: PAIRS,
-        Domain.DIFFUSION: SCORED,
-        Domain.PE: ENHANCED,
-        Domain.UNIFIED: PLANNED,
-    }.get(domain, REWARD)
 
 
 def reward_curve(

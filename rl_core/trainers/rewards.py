@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,7 +14,10 @@ from rl_core.distributed import DataProtoRef, Remote
 from rl_core.errors import RewardError
 from rl_core.models.decoding.decode import StopReason
 from rl_core.rewards.combine import Earned, combine, score_metrics
+from rl_core.rewards.resolve import resolve_scorers
 from rl_core.rewards.service import ERRORS, SCORES
+from rl_core.trainers.track import Rollouts
+from schemas.recipe import Recipe
 from schemas.rewards import FailurePolicy, RewardServiceConfig, Truncation
 
 PART = "reward/"
@@ -23,6 +27,30 @@ SCORED = "score/"
 ASKED = ("prompt", "replies", "ground_truth", "stop_reason", "last_reply_tokens", "failed", "response_mask")
 MEDIA = ("images", "videos", "metadata")
 """What scorers are shown besides of a sample that is no text."""
+
+
+@dataclass
+class ServiceScorer:
+    """A track's `Scorer` that adds what the recipe's scorers say to what environments gave."""
+
+    service: Remote | None
+    """Unset where the recipe names no scorers."""
+    weights: dict[str, float]
+    """Of the service's scorers, in order."""
+    config: RewardServiceConfig
+    max_length: int | None
+    """Limit of one reply; unset where all rows have the same number of actions."""
+
+    @classmethod
+    def of(cls, recipe: Recipe, service: Remote | None, max_length: int | None) -> ServiceScorer:
+        """That of a recipe. Args: service: over the recipe's scorers."""
+        weights = {key: config.weight for key, _, config in resolve_scorers(recipe.rewards)}
+        return cls(service, weights, recipe.reward_service, max_length)
+
+    def add_rewards(self, rollout: DataProtoRef, rollouts: Rollouts) -> dict[str, float]:
+        """What `add_scores` does."""
+        limit = rollout.tensor("response_mask").shape[1] if self.max_length is None else self.max_length
+        return add_scores(rollout, self.service, self.weights, self.config, limit)
 
 
 def score_column(key: str) -> str:
@@ -37,10 +65,10 @@ def add_scores(
     config: RewardServiceConfig,
     max_length: int,
 ) -> dict[str, float]:
-    """Put the whole reward into `rewards` and `turn_rewards` of the rollout, and its parts beside them.
+    """Put the whole reward into `rewards` and `turn_rewards`, and its parts next to them.
 
     Args: weights: of the service's scorers, in order. max_length: limit of one reply.
-    Returns: metrics per scorer. Raises: RewardError on rows without a score, where the recipe says so.
+    Returns: metrics per scorer. Raises: RewardError on rows without a score, if the recipe says so.
     """
     if service is None and config.truncated is Truncation.KEEP:
         return {}
@@ -67,7 +95,7 @@ def add_scores(
 
 
 def earned_parts(rollout: DataProto | DataProtoRef, rows_B: torch.Tensor) -> dict[str, Any]:
-    """What an algorithm may know about the rewards of these rows, besides the sum: see `RowMeasures`."""
+    """What an algorithm may know of these rows' rewards besides the sum: see `RowMeasures`."""
     keys = rollout.keys if isinstance(rollout, DataProtoRef) else set(map(str, rollout.batch.keys()))  # type: ignore[union-attr]
     measured: dict[str, Any] = {}
     if "turn_rewards" in keys:

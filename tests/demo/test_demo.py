@@ -13,12 +13,13 @@ import pytest
 from PIL import Image
 
 from rl_core.demo.app import build_app
-from rl_core.demo.contestants import Answer, Contestant, Demo, Question, Task, load_demo
+from rl_core.demo.contestants import Answer, Contestant, Demo, Question, load_demo
 from rl_core.demo.painter import Painter
 from rl_core.demo.speaker import Speaker
 from rl_core.errors import ModelError, RecipeError
 from rl_core.runs.recipes import load_recipe
 from rl_core.runtime.home import Home
+from schemas.domains import Page
 from schemas.policy import ModelConfig
 
 
@@ -38,7 +39,7 @@ def hello(**changes: Any) -> dict[str, Any]:
 
 
 def chat(answer: Callable[[Question], Answer]) -> Demo:
-    return Demo(Task.CHAT, [Contestant("champion <b>", answer), Contestant("base", answer)], max_new_tokens=6)
+    return Demo(Page.CHAT, [Contestant("champion <b>", answer), Contestant("base", answer)], max_new_tokens=6)
 
 
 def test_a_language_model_answers_as_it_decodes(tiny_model_dir: Path):
@@ -54,7 +55,7 @@ def test_a_language_model_answers_as_it_decodes(tiny_model_dir: Path):
 def test_a_diffusion_model_draws_from_the_seed(tiny_sd3_dir: Path):
     recipe = load_recipe("smoke/diffusion", [f"model.path={tiny_sd3_dir}", "diffusion.eval_steps=2"])
     painter = Painter(str(tiny_sd3_dir), recipe, "cpu")
-    demo = Demo(Task.DRAW, [Contestant(name, painter.answer) for name in ("one", "other")], max_new_tokens=1)
+    demo = Demo(Page.DRAW, [Contestant(name, painter.answer) for name in ("one", "other")], max_new_tokens=1)
     first, again, other = answers(demo, [(0, hello()), (0, hello()), (0, hello(seed=1))])
     pictures = [base64.b64decode(one.json()["image"]) for one in (first, again, other)]
     assert Image.open(io.BytesIO(pictures[0])).size == (recipe.diffusion.width, recipe.diffusion.height)
@@ -101,7 +102,7 @@ def test_a_folder_stands_against_what_its_training_began_with(tiny_model_dir: Pa
     recipe = tmp_path / "mine.yaml"
     recipe.write_text(f"name: mine\nmodel: {{path: {tiny_model_dir}}}\ndata: {{train: [a.jsonl], eval: [b.jsonl]}}\n")
     demo = load_demo(str(tiny_model_dir), None, str(recipe), "cpu", Home(tmp_path))
-    assert demo.task is Task.CHAT
+    assert demo.page is Page.CHAT
     assert [one.name for one in demo.contestants] == [str(tiny_model_dir), f"before training ({tiny_model_dir})"]
     with pytest.raises(RecipeError, match="no page for the domain vision"):
         load_demo(str(tiny_model_dir), None, "smoke/vision", "cpu", Home(tmp_path))

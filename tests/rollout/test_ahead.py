@@ -79,13 +79,13 @@ def test_a_resumed_run_learns_what_an_unbroken_one_learns(tiny_model_dir: Path, 
         state = trainer.state_dict()
         trainer.step()
         trainer.step()
-        straight = trainer.backend.full_state()[0]
+        straight = trainer.backends()["policy"].full_state()[0]
     with running(settings) as resumed:
         resumed.load(str(tmp_path))
         resumed.load_state_dict(state)
         resumed.step()
         resumed.step()
-        again = resumed.backend.full_state()[0]
+        again = resumed.backends()["policy"].full_state()[0]
     assert all(torch.equal(weight, again[name]) for name, weight in straight.items())
 
 

@@ -16,7 +16,7 @@ from rl_core.errors import ModelError
 from rl_core.models.decoding.decode import StopReason
 from rl_core.ranks.rank_info import RankInfo
 from rl_core.rollout.engine import RolloutEngine
-from rl_core.trainers.base import prompt_batch
+from rl_core.trainers.track import prompt_batch
 from schemas.rollout import RolloutConfig
 from tests.train.jobs import Setup, make_backend
 

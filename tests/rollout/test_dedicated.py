@@ -14,10 +14,10 @@ from pydantic import ValidationError
 
 from rl_core.errors import StaleEngine, WorkerDied
 from rl_core.train.weights.buckets import WeightVersion
-from rl_core.trainers.base import prompt_batch
 from rl_core.trainers.text import TextTrainer
+from rl_core.trainers.track import prompt_batch
 from schemas.recipe import Recipe
-from tests.rollout.built import built
+from tests.rollout.built import built, engine_of
 from tests.rollout.vowels import DEDICATED, ITEMS, NUM_PROMPTS, NUM_SIBLINGS, NUM_STEPS, recipe
 
 # The engine decodes token by token, the trainer reads whole rows, both in bfloat16 (log-probabilities near -4.5).
@@ -57,13 +57,13 @@ def test_the_engine_samples_from_the_weights_of_every_step(
             assert 0.0 <= metrics["delta_log_prob_max"] < BF16_TOLERANCE
             assert metrics["seconds/sync"] > 0
             assert len(rollout) == NUM_PROMPTS * NUM_SIBLINGS
-            versions.append(trainer.engine.weight_version())
-            assert versions[-1] == trainer.backend.weight_version()
+            versions.append(engine_of(trainer).weight_version())
+            assert versions[-1] == trainer.backends()["policy"].weight_version()
         assert [version.number for version in versions] == [1, 2, 3]
         with pytest.raises(StaleEngine, match="with weights 4, the rollout engine holds weights 3"):
-            trainer.engine.rollout(prompt_batch(ITEMS[:2]), 0, WeightVersion(4))
+            engine_of(trainer).rollout(prompt_batch(ITEMS[:2]), 0, WeightVersion(4))
         with pytest.raises(StaleEngine, match="with weights 2, the rollout engine holds weights 3"):
-            trainer.engine.evaluate(prompt_batch(ITEMS[:2]), 4, WeightVersion(2))
+            engine_of(trainer).evaluate(prompt_batch(ITEMS[:2]), 4, WeightVersion(2))
         trainer.save(str(tmp_path))
         trainer.load(str(tmp_path))
         engine_pid = trainer.pids()[0]
@@ -83,7 +83,7 @@ def test_in_float32_a_dedicated_engine_changes_nothing(tiny_model_dir: Path):
             steps = [trainer.step() for _ in range(2)]
             said = [list(rollout.non_tensor_batch["response"]) for _, rollout in steps]
             greedy = list(trainer.evaluate(ITEMS[:3], 4).non_tensor_batch["response"])
-            outcomes.append((said, greedy, trainer.backend.full_state()[0]))
+            outcomes.append((said, greedy, trainer.backends()["policy"].full_state()[0]))
     (said, greedy, weights), (other_said, other_greedy, other_weights) = outcomes
     assert said == other_said
     assert greedy == other_greedy
@@ -101,10 +101,10 @@ def test_a_resumed_run_syncs_before_its_first_rollout(tiny_model_dir: Path, tmp_
         _, straight = trainer.step()
         said = list(straight.non_tensor_batch["response"])
         with pytest.raises(StaleEngine):
-            trainer.backend.load(str(tmp_path / "policy"))
-            trainer.engine.rollout(prompt_batch(ITEMS[:2]), 0, trainer.backend.weight_version())
+            trainer.backends()["policy"].load(str(tmp_path / "policy"))
+            engine_of(trainer).rollout(prompt_batch(ITEMS[:2]), 0, trainer.backends()["policy"].weight_version())
     with running(settings) as resumed:
-        assert resumed.engine.weight_version() is None
+        assert engine_of(resumed).weight_version() is None
         resumed.load(str(tmp_path))
         resumed.load_state_dict(state)
         metrics, rollout = resumed.step()
@@ -117,12 +117,12 @@ def test_a_resumed_run_syncs_before_its_first_rollout(tiny_model_dir: Path, tmp_
 def test_rollouts_use_the_average_again_after_an_evaluation_of_the_weights(tiny_model_dir: Path):
     with running(recipe(tiny_model_dir, **AVERAGE)) as trainer:
         trainer.step()
-        assert trainer.engine.weight_version() == WeightVersion(1, averaged=True)
+        assert engine_of(trainer).weight_version() == WeightVersion(1, averaged=True)
         trainer.evaluate(ITEMS[:3], 4)
         # The average is lent to the evaluation, evaluated, and given back: two more changes of weights.
-        assert trainer.engine.weight_version() == WeightVersion(2)
+        assert engine_of(trainer).weight_version() == WeightVersion(2)
         metrics, _ = trainer.step()
-        assert trainer.engine.weight_version() == WeightVersion(4, averaged=True)
+        assert engine_of(trainer).weight_version() == WeightVersion(4, averaged=True)
         assert metrics["delta_log_prob_max"] < BF16_TOLERANCE
 
 

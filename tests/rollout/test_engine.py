@@ -12,7 +12,7 @@ from rl_core.envs import BaseTextEnv, BaseTextEnvStepOutput, register
 from rl_core.envs import registration as registration_module
 from rl_core.ranks.rank_info import RankInfo
 from rl_core.rollout.engine import RolloutEngine
-from rl_core.trainers.base import prompt_batch
+from rl_core.trainers.track import prompt_batch
 from schemas.rollout import RolloutConfig
 from tests.train.jobs import Setup, make_backend
 

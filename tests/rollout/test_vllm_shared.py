@@ -12,6 +12,7 @@ import pytest
 
 from rl_core.errors import WorkerDied
 from tests.processes import still_running
+from tests.rollout.built import engine_of
 from tests.rollout.vllm_parts import INTERPRETER, MISSING, TOLERANCE, agree, make_model, recipe, running
 
 pytestmark = [
@@ -34,7 +35,7 @@ def test_a_dead_server_is_named_and_the_others_end_with_the_job(tiny_model_dir: 
         assert trainer.step()[0]["delta_log_prob_max"] < TOLERANCE
         assert trainer.step()[0]["delta_log_prob_max"] < TOLERANCE
         agree(trainer)
-        servers = [psutil.Process(pid) for pid in trainer.engine.server_pid()]
+        servers = [psutil.Process(pid) for pid in engine_of(trainer).server_pid()]
         os.kill(servers[1].pid, signal.SIGKILL)
         with pytest.raises(WorkerDied, match=rf"VllmServer of rollout engine rank 1 \(\w+, pid {servers[1].pid}\)"):
             trainer.step()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,12 @@ from rl_core.distributed.vllm_engine import VllmEngine
 from rl_core.models.decoding.decode import Reply, Request, Sampling, decode
 from rl_core.models.export.checksums import Checksum
 from rl_core.train.weights.buckets import WeightVersion
-from rl_core.trainers.text import TextTrainer
+from rl_core.trainers.text import TOKENS, TRACK, TextTrainer, wire_replies
+from rl_core.trainers.track import Wiring
+from rl_core.trainers.wiring import place_policy
 from schemas.recipe import Recipe
 from schemas.rollout import EngineKind, VllmConfig
-from tests.rollout.built import built
+from tests.rollout.built import built, engine_of
 from tests.rollout.test_dedicated import ITEMS, NUM_PROMPTS, NUM_SIBLINGS
 
 INTERPRETER = PROJECT / VllmConfig().python
@@ -70,7 +73,9 @@ class AskedEngine(VllmEngine):
 class AskedTrainer(TextTrainer):
     """A text job with that engine."""
 
-    own_engines = {EngineKind.VLLM: AskedEngine}  # noqa: RUF012
+    def wire(self) -> Wiring:
+        kind = replace(TOKENS, own_engines={EngineKind.VLLM: AskedEngine})
+        return wire_replies(TRACK, self.recipe, *place_policy(kind, self.pool, self.recipe, self.source_model))
 
 
 def make_model(tokenizer_dir: Path, folder: Path) -> Path:
@@ -149,8 +154,8 @@ def distance(found: list[list[float]], expected: list[list[float]]) -> float:
 def agree(trainer: AskedTrainer) -> list[list[int]]:
     """The greedy replies of all replicas, which are those of our own decoding, and so are their log-probabilities."""
     asked = requests(), sampling(24, temperature=0.0)
-    expected = trainer.engine.expect(*asked)[0]
-    for replies in trainer.engine.ask(*asked, 0):
+    expected = engine_of(trainer).expect(*asked)[0]
+    for replies in engine_of(trainer).ask(*asked, 0):
         assert tokens(replies) == tokens(expected)
         assert distance([one.log_probs for one in replies], [one.log_probs for one in expected]) < TOLERANCE
     return tokens(expected)

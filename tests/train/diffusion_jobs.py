@@ -18,7 +18,8 @@ from rl_core.sde import initial_noise
 from rl_core.train.fsdp import FSDPBackend
 from rl_core.train.stacks.diffusion_stack import DiffusionStack, StepStack
 from rl_core.train.stacks.nft_stack import NftStack
-from rl_core.trainers.base import add_advantages, prompt_batch
+from rl_core.trainers.advantages import add_advantages
+from rl_core.trainers.track import prompt_batch
 from schemas.diffusion import DiffusionConfig
 from schemas.recipe import (
     EmaLoraConfig,

@@ -8,8 +8,8 @@ from torch import Tensor
 from rl_core.ranks.rank_info import RankInfo
 from rl_core.rollout.diffusion.rewriting import question
 from rl_core.rollout.diffusion.unified_plans import PlanWriter, contexts, planned_drawing
-from rl_core.trainers.base import prompt_batch
-from rl_core.trainers.tracks import ID, lineage
+from rl_core.trainers.track import prompt_batch
+from rl_core.trainers.tree import ID, lineage
 from schemas.rollout import RolloutConfig
 from schemas.unified import TextStage
 from tests.train.unified_jobs import Setup, make_all

@@ -20,7 +20,8 @@ from rl_core.train.gradients import clip_gradients
 from rl_core.train.stacks.diffusion_stack import StepStack
 from rl_core.train.stacks.token_stack import TrainStack
 from rl_core.train.stacks.unified_stack import StageWeight, UnifiedStack
-from rl_core.trainers.base import add_advantages, prompt_batch
+from rl_core.trainers.advantages import add_advantages
+from rl_core.trainers.track import prompt_batch
 from schemas.diffusion import DiffusionConfig
 from schemas.recipe import FSDPConfig, LoraConfig, LrSchedulerConfig, ModelConfig, OptimizerConfig
 from schemas.rollout import RolloutConfig

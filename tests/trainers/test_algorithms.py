@@ -13,14 +13,15 @@ import torch
 
 from rl_core.algorithms import algorithms
 from rl_core.algorithms.tokens import check_serves_tokens
-from rl_core.distributed import Block, DevicePool, placement, remote
+from rl_core.distributed import Block, DevicePool, Remote, placement
 from rl_core.distributed.blocks import _open_block
 from rl_core.envs import BaseTextEnv, BaseTextEnvStepOutput
 from rl_core.errors import RecipeError
-from rl_core.rollout.engine import RolloutEngine
-from rl_core.trainers.base import add_advantages, prompt_batch
+from rl_core.trainers.advantages import add_advantages
 from rl_core.trainers.length_penalty import GREEDY
-from rl_core.trainers.text import TextTrainer
+from rl_core.trainers.text import TOKENS, TRACK, TextTrainer, wire_replies
+from rl_core.trainers.track import prompt_batch
+from rl_core.trainers.wiring import side_by_side
 from schemas.recipe import Recipe
 
 NUM_STEPS, NUM_PROMPTS, NUM_SIBLINGS = 2, 4, 4
@@ -102,8 +103,8 @@ class WarmTrainer(TextTrainer):
     def build(self) -> None:
         token = _open_block.set(self.block)
         try:
-            self.training_side()
-            self.engine = remote(RolloutEngine, self.backend, *self.engine_options())
+            policy = side_by_side(TOKENS, self.recipe, self.source_model)
+            self.wiring = wire_replies(TRACK, self.recipe, policy, reward_service=None)
         finally:
             _open_block.reset(token)
 
@@ -170,14 +171,16 @@ class OwnLevelEnv(LettersEnv):
         return {**output, "reward": self.level + output["reward"]}
 
 
-class RecordingTrainer(WarmTrainer):
+class RecordingStack:
     """Keeps what the last step trained on."""
 
-    def train(self, batches: dict[str, Any]) -> dict[str, dict[str, float]]:
-        batch = batches["text"]
+    def __init__(self, stack: Remote) -> None:
+        self.stack = stack
+
+    def train(self, batch: Any) -> Any:
         columns = batch.tensor("rewards"), batch.tensor("advantages"), batch.tensor("response_mask")
         self.trained = list(batch.non_tensor_batch["uid"]), *(column.tolist() for column in columns)
-        return super().train(batches)
+        return self.stack.train(batch)
 
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["one rollout", "groups replaced from further rollouts"])
@@ -189,11 +192,13 @@ def test_a_reply_is_compared_with_those_to_its_own_prompt_alone(
     for number, row in enumerate(rows):
         row["env_class"] = "tests.trainers.test_algorithms:OwnLevelEnv"
         row["env_extras"]["extra_info"]["row"] = number
-    trainer = RecordingTrainer(warm, recipe_of(tiny_model_dir, algorithm), str(tiny_model_dir), rows)
-    trainer.build()
+    trainer = start(warm, tiny_model_dir, recipe_of(tiny_model_dir, algorithm), rows)
+    learner = trainer.tracks["text"].learner
+    recorder: Any = RecordingStack(learner.stack)
+    learner.stack = recorder
     metrics = trainer.step()[0]
     assert not dynamic or metrics["dynamic/extra_rollouts"] > 0
-    uids, rewards, advantages, mask = trainer.trained
+    uids, rewards, advantages, mask = recorder.trained
     groups: dict[str, list[int]] = {}
     for row, uid in enumerate(uids):
         groups.setdefault(uid, []).append(row)
@@ -217,19 +222,18 @@ def test_an_adaptive_coefficient_moves_by_what_was_measured_and_reaches_the_rank
         # The KL stays far below its target of 10, so each step takes 20 % of rows / horizon.
         expected *= 1 - 0.2 * NUM_PROMPTS * NUM_SIBLINGS / 20
         assert metrics["kl_coef"] == pytest.approx(expected)
-    assert trainer.tracks["text"].copies is not None
-    assert trainer.tracks["text"].copies.state_dict() == [{"kl_coef": pytest.approx(expected)}]
+    assert trainer.tracks["text"].learner.copies.state_dict() == [{"kl_coef": pytest.approx(expected)}]
     assert trainer.state_dict()["algorithms"] == {"text": {"kl_coef": pytest.approx(expected)}}
 
 
 def test_the_greedy_reply_is_the_baseline_of_its_prompt(warm: Block, tiny_model_dir: Path) -> None:
     trainer = start(warm, tiny_model_dir, recipe_of(tiny_model_dir, {"name": "remax"}))
     prompts = prompt_batch(items()[:NUM_PROMPTS])
-    rollout = trainer.rollout(prompts)["text"]
-    trainer._reward(trainer.tracks["text"], prompts, rollout)
-    greedy_P = trainer.play_held_out(prompts, 6).tensor("rewards")
+    rollouts, track = trainer._rollout(prompts), trainer.tracks["text"]
+    trainer._reward(track, prompts, rollouts)
+    rollout, greedy_P = rollouts["text"], trainer.wiring.held_out.play(prompts, 6).tensor("rewards")
     assert rollout.tensor(GREEDY).tolist() == greedy_P.repeat_interleave(NUM_SIBLINGS).tolist()
-    add_advantages(trainer.tracks["text"].algorithm, rollout, torch.arange(len(rollout)) // NUM_SIBLINGS)
+    add_advantages(track.learner.algorithm, rollout, torch.arange(len(rollout)) // NUM_SIBLINGS)
     expected_B = rollout.tensor("rewards") - rollout.tensor(GREEDY)
     assert rollout.tensor("advantages")[:, 0].tolist() == pytest.approx(expected_B.tolist())
 
@@ -250,9 +254,9 @@ def test_groups_that_teach_nothing_are_replaced_up_to_a_bound(warm: Block, tiny_
 def test_a_step_whose_replies_were_all_cut_off_changes_nothing(warm: Block, tiny_model_dir: Path) -> None:
     algorithm = {"name": "dapo", "kl": {"coef": 0.1, "adaptive": {"target": 0.01}}}
     trainer = start(warm, tiny_model_dir, recipe_of(tiny_model_dir, algorithm))
-    before = trainer.backend.full_state()[0]
+    before = trainer.backends()["policy"].full_state()[0]
     metrics = trainer.step()[0]
-    after = trainer.backend.full_state()[0]
+    after = trainer.backends()["policy"].full_state()[0]
     assert metrics["truncated_share"] == 1.0, "the test needs a model that never ends by itself"
     assert metrics["skipped_steps"] == 1.0 and metrics["kl_coef"] == 0.1
     assert all(torch.equal(after[name], before[name]) for name in before)

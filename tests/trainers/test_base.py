@@ -8,7 +8,9 @@ from rl_core.algorithms.base import StageAlgorithm
 from rl_core.data_proto import DataProto
 from rl_core.errors import RewardError
 from rl_core.train.micro_batches import trim_padding
-from rl_core.trainers.base import add_advantages, prompt_batch, rollout_metrics
+from rl_core.trainers.advantages import add_advantages
+from rl_core.trainers.describe import rollout_metrics
+from rl_core.trainers.track import prompt_batch
 
 
 @pytest.fixture

@@ -13,8 +13,9 @@ import torch
 from rl_core.errors import StaleEngine
 from rl_core.runs.recipes import parse_recipe
 from rl_core.train.weights.buckets import WeightVersion
-from rl_core.trainers.base import prompt_batch
 from rl_core.trainers.diffusion import DiffusionTrainer
+from rl_core.trainers.track import prompt_batch
+from tests.rollout.built import engine_of
 
 ITEMS = [{"uid": f"row-{row}", "prompt": f"the digit {row}", "media_refs": []} for row in range(4)]
 DEDICATED = {"engine": "dedicated", "sync": {"dtype": "float32"}}
@@ -60,9 +61,9 @@ def test_a_dedicated_engine_changes_nothing(tiny_sd3_dir: Path, adapters: dict[s
             assert len(set(trainer.pids())) == 1 + dedicated
             outcomes.append([trainer.step()[1].fetch() for _ in range(2)])
             if dedicated:
-                assert trainer.engine.weight_version() == trainer.backend.weight_version()
+                assert engine_of(trainer).weight_version() == trainer.backends()["policy"].weight_version()
                 with pytest.raises(StaleEngine, match="with weights 7, the rollout engine holds weights 2"):
-                    trainer.engine.rollout(prompt_batch(ITEMS[:2]), 0, WeightVersion(7))
+                    engine_of(trainer).rollout(prompt_batch(ITEMS[:2]), 0, WeightVersion(7))
     for beside, apart in zip(*outcomes, strict=True):
         assert torch.equal(beside.tensor("latents")[:, 0], apart.tensor("latents")[:, 0]), "x_T differs"
         for column in ("next_latents", "rollout_log_probs"):

@@ -11,6 +11,7 @@ from rl_core.errors import ModelError
 from rl_core.trainers.unified import UnifiedTrainer
 from schemas.recipe import Recipe
 from tests.trainers import test_unified as compact
+from tests.trainers.test_prompt_enhancer import seen
 
 NUM_TOKENS = 13 * 19 + 2 * 3
 
@@ -37,14 +38,14 @@ def test_one_step_of_the_loop_trains_both_parts(model_dir: Path) -> None:
     trainer = start(model_dir)
     try:
         before = compact.weights(trainer)
+        drawn = seen(trainer)
         metrics, text = trainer.step()
         after = compact.weights(trainer)
         assert compact.moved(before, after, "vision_language_encoder") and compact.moved(before, after, "transformer")
         assert metrics["text/grad_norm"] > 0 < metrics["images/grad_norm"]
         assert text.non_tensor_batch["stop_reason"].tolist() == ["eos"] * len(text)
         assert set(text.tensor("num_tokens").tolist()) == {NUM_TOKENS}
-        assert trainer._drawn is not None
-        assert all(picture.shape == (64, 96, 3) for picture in trainer._drawn.non_tensor_batch["images"])
+        assert all(picture.shape == (64, 96, 3) for picture in drawn[0].non_tensor_batch["images"])
         # Replayed at once, the codes are as likely as they were when they were drawn.
         assert abs(metrics["text/delta_log_prob_max"]) < 1e-4
         played = trainer.evaluate(compact.items()[:2], max_new_tokens=NUM_TOKENS)

@@ -68,7 +68,8 @@ def run(recipe: Recipe, steps: int = 3, items: list[dict[str, Any]] = ITEMS) -> 
         metrics = [trainer.step()[0] for _ in range(steps)]
         played = trainer.evaluate(HELD_OUT, 1)
         scores = {name: played.tensor(name).tolist() for name in ("rewards", *trainer.held_out_scores)}
-        return Outcome(trainer.backend.full_state()[0], metrics, scores, trainer.algorithm.delta)
+        learner = trainer.tracks["pairs"].learner
+        return Outcome(learner.backend.full_state()[0], metrics, scores, learner.algorithm.state_dict()["delta"])
 
 
 class running:
@@ -169,13 +170,13 @@ def test_a_resumed_run_is_bit_identical_delta_included(tiny_model_dir: Path, tmp
         trainer.save(str(tmp_path / "checkpoint"))
         state = json.loads(json.dumps(trainer.state_dict()))
         straight = [trainer.step()[0] for _ in range(2)]
-        expected = trainer.backend.full_state()[0]
+        expected = trainer.backends()["policy"].full_state()[0]
     assert state["algorithms"]["pairs"]["delta"] != 0.0
     with running(recipe) as trainer:
         trainer.load(str(tmp_path / "checkpoint"))
         trainer.load_state_dict(state)
         resumed = [trainer.step()[0] for _ in range(2)]
-        found = trainer.backend.full_state()[0]
+        found = trainer.backends()["policy"].full_state()[0]
     for one, two in zip(straight, resumed, strict=True):
         assert (one["loss"], one["delta"]) == (two["loss"], two["delta"])
     assert all(torch.equal(expected[name], found[name]) for name in expected)

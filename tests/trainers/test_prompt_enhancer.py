@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from rl_core.trainers.prompt_enhancer import PromptEnhancerTrainer
-from rl_core.trainers.tracks import ID, PARENT
+from rl_core.trainers.tree import ID, PARENT
+from rl_core.trainers.unified import UnifiedTrainer
 from schemas.recipe import Recipe
 from tests.models.tiny_diffusion import tiny_sd3
 
@@ -86,8 +87,16 @@ def items() -> list[dict[str, Any]]:
 
 
 def weights(trainer: PromptEnhancerTrainer) -> dict[str, Tensor]:
-    found = {f"text.{name}": value for name, value in trainer.writer.backend.full_state()[0].items()}
-    return found | {f"images.{name}": value for name, value in trainer.painter.backend.full_state()[0].items()}
+    states = {name: track.learner.backend.full_state()[0] for name, track in trainer.tracks.items()}
+    return {f"{track}.{name}": value for track, state in states.items() for name, value in state.items()}
+
+
+def seen(trainer: PromptEnhancerTrainer | UnifiedTrainer) -> list[Any]:
+    """A list that every rollout of pictures is put into when it has its rewards."""
+    found, track = [], trainer.tracks["images"]
+    describe = track.describe
+    track.describe = lambda rollout: found.append(rollout) or describe(rollout)
+    return found
 
 
 def moved(before: dict[str, Tensor], after: dict[str, Tensor], track: str) -> bool:
@@ -100,10 +109,9 @@ def test_a_step_trains_both_tracks_and_a_resumed_one_equals_it(job: Job, tmp_pat
     trainer = job.start(num_devices=num_devices)
     try:
         start = weights(trainer)
+        drawn = seen(trainer)
         metrics, text = trainer.step()
-        images = trainer._drawn
-        assert images is not None
-        assert_tree(text, images)
+        assert_tree(text, *drawn)
         trainer.save(str(tmp_path))
         state = trainer.state_dict()
         one = weights(trainer)

@@ -81,7 +81,7 @@ def run(model_dir: Path, notes: Path, num_devices: int, **placement: int) -> Out
             responses += list(rollout.non_tensor_batch["response"])
         judged = len(notes.read_text(encoding="utf-8").splitlines())
         greedy = list(trainer.evaluate(rows[:3], max_new_tokens=4).non_tensor_batch["response"])
-        return Outcome(trainer.backend.full_state()[0], metrics, responses, greedy, judged)
+        return Outcome(trainer.backends()["policy"].full_state()[0], metrics, responses, greedy, judged)
     finally:
         trainer.close()
 

@@ -11,7 +11,7 @@ from flows.dry_run import device_plan
 from rl_core.errors import RecipeError
 from rl_core.runs.recipes import load_recipe
 from rl_core.runs.run_plan import starting_from
-from schemas.recipe import Domain
+from schemas.domains import Domain
 
 
 def apart(drawing: int, prompts: int) -> list[str]:

@@ -9,9 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from rl_core.trainers.tracks import ID, PARENT
-from rl_core.trainers.unified import ROOT, UnifiedTrainer
+from rl_core.trainers.tree import ID, PARENT
+from rl_core.trainers.unified import UnifiedTrainer
+from rl_core.trainers.writing_and_drawing import ROOT
 from schemas.recipe import Recipe
+from tests.trainers.test_prompt_enhancer import seen
 
 NUM_STEPS, NUM_PROMPTS, NUM_PLANS, NUM_PICTURES = 2, 2, 3, 2
 SHADE = "tests.trainers.shades:ShadeScorer"
@@ -63,9 +65,9 @@ def test_one_step_trains_both_stages_and_a_resumed_one_equals_it(tiny_unified_di
     trainer = start(tiny_unified_dir)
     try:
         before = weights(trainer)
+        drawn = seen(trainer)
         metrics, text = trainer.step()
-        assert trainer._drawn is not None
-        assert_tree(text, trainer._drawn)
+        assert_tree(text, *drawn)
         trainer.save(str(tmp_path))
         state, one = trainer.state_dict(), weights(trainer)
         assert moved(before, one, "decoder") and moved(before, one, "transformer")

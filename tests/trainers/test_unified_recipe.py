@@ -6,7 +6,7 @@ import pytest
 
 from rl_core.errors import RecipeError
 from rl_core.runs.recipes import load_recipe
-from schemas.recipe import Domain
+from schemas.domains import Domain
 
 
 @pytest.mark.parametrize(

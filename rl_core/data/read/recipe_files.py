@@ -13,7 +13,7 @@ from rl_core.envs import accepted_ground_truths
 from rl_core.envs.registration import kinds_of, spec
 from rl_core.runtime.home import Home
 from schemas.contract import SchemaName
-from schemas.recipe import Domain, Recipe
+from schemas.recipe import Recipe
 
 
 def resolve_sources(entries: Sequence[str | dict[str, Any]], data_dir: Path) -> list[Path]:
@@ -51,12 +51,11 @@ def planned_sources(entries: Sequence[str | dict[str, Any]], data_dir: Path) -> 
 
 def check_settings(recipe: Recipe) -> CheckSettings:
     """The contract a recipe's rows are held to."""
-    if recipe.domain is Domain.PREFERENCE:
-        return CheckSettings({}, schema=SchemaName.PREFERENCE, pairs_alone=True)
-    if recipe.draws:
-        return CheckSettings({}, schema=SchemaName.MEDIA)
+    schema = recipe.domain.traits.rows
+    if schema is not SchemaName.PROMPT:
+        return CheckSettings({}, schema=schema, pairs_alone=recipe.has_pairs)
     allowed = accepted_ground_truths() | _own_environments(recipe)
-    return CheckSettings(allowed, recipe.data.default_env_class, schema=SchemaName.PROMPT)
+    return CheckSettings(allowed, recipe.data.default_env_class, schema=schema)
 
 
 def validation_settings(recipe: Recipe) -> dict[str, Any]:

@@ -12,7 +12,8 @@ from rl_core.errors import ModelError
 from rl_core.models.checks.row_length import check_lengths
 from rl_core.models.checks.shape import CAUSAL, SEES, classes_of, known_types, named, read_config, transformers_version
 from rl_core.models.locate import check_path
-from schemas.recipe import Domain, Recipe
+from schemas.domains import ModelKind
+from schemas.recipe import Recipe
 
 DEQUANTISED = ("mxfp4", "fp8", "bitnet")
 """Quantised formats that transformers may turn into ordinary weights while it loads them; the load decides."""
@@ -23,7 +24,7 @@ def check_local_model(recipe: Recipe, models_dir: Path) -> None:
 
     Raises: ModelError.
     """
-    if recipe.domain is Domain.DIFFUSION:
+    if recipe.domain.traits.model is ModelKind.PIPELINE:
         return
     folder = Path(check_path(recipe.model.path, models_dir))
     config = read_config(folder)
@@ -37,7 +38,7 @@ def check_model(recipe: Recipe, config: Mapping[str, Any], folder: Path | None =
     Raises: ModelError when the model cannot be trained, or not as the recipe says.
     """
     where = f"model.path {recipe.model.path}"
-    if recipe.domain is not Domain.UNIFIED:  # their families have loaders of their own
+    if recipe.domain.traits.model is not ModelKind.UNIFIED:  # their families have loaders of their own
         _check_kind(config, where)
     if recipe.model.attention == "flash_attention_2" and recipe.placement.device == "cpu":
         raise ModelError("model.attention: flash_attention_2 runs on GPUs alone; with placement.device: cpu use sdpa")

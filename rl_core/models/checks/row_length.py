@@ -14,7 +14,7 @@ from typing import Any
 
 from rl_core.errors import ModelError
 from rl_core.models.checks.shape import named, text_part
-from schemas.recipe import Domain, Recipe
+from schemas.recipe import Recipe
 from schemas.section import Section
 
 USUAL_CONTEXT = 2048
@@ -103,7 +103,7 @@ def row_limit_of(policy: Any, asked: int | None, key: str) -> tuple[int, str | N
 def check_lengths(recipe: Recipe, config: Mapping[str, Any]) -> None:
     """Raises: ModelError when rows of a run may be longer than its model takes, naming what would be right."""
     longest, model = longest_row(config), f"model.path {recipe.model.path}"
-    if recipe.domain is Domain.PREFERENCE:
+    if recipe.has_pairs:
         row_limit(recipe.preference.max_length, longest, PAIR_KEY, model)
         return
     asked = recipe.rollout.max_context_length

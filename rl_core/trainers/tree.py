@@ -1,8 +1,10 @@
-"""A rollout as a tree: x prompts, x n rewrites of them, x n m pictures of those; one batch, a track, per generation.
+"""A rollout as a tree: x prompts, x n rewrites of them, x n m pictures of those; one batch, a
+track, per generation.
 
-Every row has an `id` of its own and the id of its `parent`, the row of the generation before that it was made from (in
-the first track, the prompt's id). Relations are looked up by these ids, never by position, so they survive shuffling,
-sharding and padding, and trees may be uneven: rows that failed drop out. Legend: P parents, C children, B rows.
+Every row has an `id` of its own and the id of its `parent`, the row of the generation before that
+it was made from (in the first track, the prompt's id). Relations are looked up by these ids, never
+by position, so they survive shuffling, sharding and padding, and trees may be uneven: rows that
+failed drop out. Legend: P parents, C children, B rows.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ CHILDLESS = "none of its children has a score"
 
 
 def lineage(parents: Sequence[str]) -> DataProto:
-    """The columns `id` and `parent` of new rows, each named by its parent and its number among its siblings."""
+    """The columns `id` and `parent` of new rows: an id is the parent's with the row's number."""
     seen: Counter[str] = Counter()
     ids = []
     for parent in parents:
@@ -47,10 +49,11 @@ def propagate(
 ) -> tuple[Tensor, Tensor]:
     """What parents earn by their children.
 
-    Args: parents_C: [C] the parent of each child, in any order. rewards_C: [C]. failed_C: [C] children without a
-    score, which do not count.
-    Returns: rewards [P], 0 where there are none; and [P] whether a parent is without a verdict, since no child of it
-    has a score. Raises: DataProtoError on an id used twice, or a child whose parent is not here.
+    Args: parents_C: [C] the parent of each child, in any order. rewards_C: [C]. failed_C: [C]
+    children without a score, which do not count.
+    Returns: rewards [P], 0 where there are none; and [P] whether a parent is without a verdict,
+    since no child of it has a score. Raises: DataProtoError on an id used twice, or a child whose
+    parent is not here.
     """
     places = {name: place for place, name in enumerate(ids_P)}
     if len(places) != len(ids_P):

@@ -8,8 +8,8 @@ import torch
 from rl_core.algorithms import algorithms
 from rl_core.data_proto import DataProto, DataProtoError, pad_dataproto_to_divisor, unpad_dataproto
 from rl_core.ranks.dispatch import shard_of
-from rl_core.trainers.base import add_advantages
-from rl_core.trainers.tracks import ID, PARENT, lineage, propagate, sibling_groups
+from rl_core.trainers.advantages import add_advantages
+from rl_core.trainers.tree import ID, PARENT, lineage, propagate, sibling_groups
 from schemas.tracks import Propagation
 
 REWRITES = ["a/0", "a/1", "a/2", "b/0", "b/1"]
