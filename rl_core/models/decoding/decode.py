@@ -113,9 +113,14 @@ def decode(
 
 def _batches(policy: Any, requests: list[Request]) -> list[list[int]]:
     """The requests that are decoded beside each other: all, or each by itself where rows of a batch disturb others."""
-    if policy.paths is None or policy.paths.why_not(Path.PADDED) is None:
+    if _may_be_batched(policy):
         return [list(range(len(requests)))]
     return [[place] for place in range(len(requests))]
+
+
+def _may_be_batched(policy: Any) -> bool:
+    """Whether rows of a batch become what each would by itself."""
+    return policy.paths is None or policy.paths.why_not(Path.PADDED) is None
 
 
 def _decode(
@@ -217,7 +222,7 @@ def _reading(
         read: Any
         if not uses_cache:
             rows = (one.repeat_interleave(counts_P, 0) for one in (ids_BP, attention_BP))
-            read = ByRecomputing(backbone, *rows, together=policy.paths.why_not(Path.PADDED) is None)
+            read = ByRecomputing(backbone, *rows, together=_may_be_batched(policy))
         elif not plain:
             read = ByTransformers(backbone, output.past_key_values, counts_P, attention_BP)
         else:
