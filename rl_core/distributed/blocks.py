@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeVar
 
 from rl_core.distributed.device_pool import DevicePool, Devices
 from rl_core.distributed.handles import Remote
@@ -14,6 +14,8 @@ from rl_core.distributed.worker import Sibling
 from rl_core.distributed.worker_group import WorkerGroup
 from rl_core.errors import RLTrainError
 from rl_core.ranks.rank_info import RankInfo, TrainTopology
+
+T = TypeVar("T")
 
 _open_block: ContextVar[Block | None] = ContextVar("placement_block", default=None)
 
@@ -126,7 +128,7 @@ def placement(
         _open_block.reset(token)
 
 
-def remote(factory: Callable[..., Any], *args: Any, **kwargs: Any) -> Remote:
+def remote(factory: Callable[..., T], *args: Any, **kwargs: Any) -> Remote[T]:
     """Build a component on every rank of the current block.
 
     Args: factory: a class, or a classmethod of it that makes an instance (`remote(Cls.from_recipe, ...)`). Handles
