@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+
 from rl_core.builtin.embedded import embedded_folder, embedded_names
 
 MODELS = "rl_core.builtin.models"
