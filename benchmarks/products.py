@@ -2,10 +2,9 @@
 
     python -m benchmarks.products [--threads 2] [--repeats 20]
 
-`widened` is what training does where the processor has no products in bfloat16 (`rl_core.kernels.float32_matmul`),
-`packed` what sampling does with weights laid out beforehand (`rl_core.kernels.packed_weights`); `float32` is the plain
-product in that format. The second table has the gradients of weights, by torch and by
-`rl_core.kernels.weight_gradients`. Milliseconds are the least of the repeats, of the wall clock.
+`widened` is what training does where the processor has no products in bfloat16, `packed` what sampling does with
+weights laid out beforehand; `float32` is the plain product in that format. The second table has the gradients of
+weights, by torch and by us. Milliseconds are the least of the repeats, of the wall clock.
 """
 
 from __future__ import annotations
@@ -19,9 +18,7 @@ from torch import nn
 from torch.nn.functional import linear
 
 from benchmarks import page
-from rl_core.kernels.float32_matmul import widen_products
-from rl_core.kernels.packed_weights import packed_weights
-from rl_core.kernels.weight_gradients import weight_gradients
+from rl_core.kernels import packed_weights, weight_gradients, widen_products
 
 SIZES = {"gate and up, training": (1112, 576, 3072), "gate and up, sampling": (64, 576, 3072), "head": (64, 576, 49152)}
 """Rows, and what a weight reads and makes."""

@@ -15,8 +15,7 @@ from rl_core.distributed.failures import Failure, failure_of
 from rl_core.distributed.output import label_output
 from rl_core.distributed.refs import ShardRef, Stored, store
 from rl_core.distributed.status import StatusServer
-from rl_core.kernels.allocator import keep_freed_memory
-from rl_core.kernels.float32_matmul import widen_products
+from rl_core.kernels import keep_freed_memory, widen_products
 from rl_core.ranks.rank_info import RankInfo
 from rl_core.runtime.own_packages import search_users_folders_last
 

@@ -7,12 +7,12 @@ import sys
 
 import pytest
 import torch
-from tests.rollout.test_graphed_steps import assert_alike
-from tests.rollout.test_plain_decoder import PLAIN, policy_of
 
 from rl_core.models.causal_lm import CausalLMPolicy
 from rl_core.models.decoding import graphed_steps, next_states
 from rl_core.models.decoding.decode import Reply, Request, Sampling, decode
+from tests.models.decoding.test_graphed_steps import assert_alike
+from tests.models.decoding.test_plain_decoder import PLAIN, policy_of
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")]
 

@@ -26,7 +26,7 @@ def inject_lora(policy: Any, config: LoraConfig, seed: int, *, averaged: bool = 
     from peft import LoraConfig as PeftLoraConfig
     from peft import get_peft_model
 
-    from rl_core.kernels.adapted_linear import AdaptedLinear
+    from rl_core.kernels import AdaptedLinear
 
     peft_config = PeftLoraConfig(
         r=config.rank,

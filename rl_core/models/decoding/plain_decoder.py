@@ -19,9 +19,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.nn.functional import silu
 
-from rl_core.kernels.gated_mlp import GatedMLP
-from rl_core.kernels.rms_norm import RMSNorm
-from rl_core.kernels.rotary import turn
+from rl_core.kernels import GatedMLP, RMSNorm, turn
 from rl_core.models.packing import ROW_BY_ROW
 
 MODEL = {"embed_tokens", "layers", "norm", "rotary_emb"}

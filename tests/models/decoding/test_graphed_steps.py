@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from tests.rollout.test_plain_decoder import PLAIN, SMALL, policy_of
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from rl_core.models.causal_lm import CausalLMPolicy
@@ -19,6 +18,7 @@ from rl_core.models.decoding import graphed_steps
 from rl_core.models.decoding.graphed_steps import GraphedSteps, can_be_graphed
 from rl_core.models.decoding.next_states import ByTransformers
 from rl_core.models.decoding.plain_decoder import PlainDecoder, layer_by_layer, plain_decoder
+from tests.models.decoding.test_plain_decoder import PLAIN, SMALL, policy_of
 
 LENGTHS = (6, 2)
 COUNTS = torch.tensor([4, 4])
