@@ -10,7 +10,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install train up down test test-browser test-vllm test-gpu check reference docs format clean $(filter bench-%,$(shell awk -F: '/^bench-/ {print $$1}' Makefile)) curves
+.PHONY: help install train up down test test-browser test-vllm test-gpu check check-models reference docs structure format clean $(filter bench-%,$(shell awk -F: '/^bench-/ {print $$1}' Makefile)) curves
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,9 +37,10 @@ up: $(STAMP) ## start Prefect and MLflow servers, deployments and workers
 down: $(STAMP) ## stop them
 	$(BIN)/rl-train down
 
-# Two files at a time: most of them wait for processes to start, and share nothing between files.
+# Two files at a time: most of them wait for processes to start, and share nothing between files. They start in the order
+# of tests/conftest.py, the longest first; xdist would begin with those of the most tests.
 test: $(STAMP) ## run the tests
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # Root and Debian's packages; what is already there is left alone.
 test-browser: $(STAMP) ## look at both UIs and a report with a headless Chromium (installs it)
@@ -68,6 +69,9 @@ check: $(STAMP) ## lint, format, types, the house rules and the reference
 	$(BIN)/pyright
 	$(BIN)/python -m pytest tests/test_layers.py tests/test_house_rules.py tests/flows/test_reference.py
 
+check-models: $(STAMP) ## compare every family of language models with plain transformers, into docs/models.md (half an hour)
+	$(BIN)/python -m benchmarks.check_models --fresh --write
+
 reference: $(STAMP) ## write docs/reference from the code
 	$(BIN)/python -m flows.reference
 
@@ -75,6 +79,9 @@ docs: $(STAMP) ## build the site of docs/ into build/site; a warning is an error
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[docs]'
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/site
 	@echo "build/site/index.html"
+
+structure: $(STAMP) ## figures of the code itself: files, folders, import cycles, wide lines
+	$(BIN)/python -m benchmarks.structure
 
 format: $(STAMP) ## put imports and layout in order
 	$(BIN)/ruff check --fix .

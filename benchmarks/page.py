@@ -12,7 +12,7 @@ from pathlib import Path
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 HEAD = """# Benchmarks
 
-Each section was written by the command it names, on the machine it names. The other benches and their figures are in
+Each section was written by the command it names, on the machine it names. The other figures are in
 `benchmarks/README.md`.
 """
 

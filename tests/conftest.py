@@ -35,6 +35,32 @@ os.environ.update(
 for _name in ("PREFECT_API_URL", "MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI", "RAY_ADDRESS"):
     os.environ.pop(_name, None)
 
+HERE = Path(__file__).parent
+LONGEST_FIRST = (
+    "e2e/test_services.py",
+    "e2e/test_outages.py",
+    "e2e/test_deployment.py",
+    "e2e/test_resume.py",
+    "e2e/test_smoke_recipes.py",
+    "e2e/test_unified.py",
+    "e2e/test_text_part.py",
+    "e2e",
+)
+"""Files of a minute or more, the longest first, and the folder of the other whole runs."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A file is one worker's, and a long one that starts last leaves the others with nothing to do."""
+    items.sort(key=lambda item: _turn(item.path))
+
+
+def _turn(path: Path) -> int:
+    """Position of a test file among `LONGEST_FIRST`, or after all of them."""
+    for position, name in enumerate(LONGEST_FIRST):
+        if path.is_relative_to(HERE / name):
+            return position
+    return len(LONGEST_FIRST)
+
 
 @pytest.fixture(scope="module", autouse=True)
 def _environment_as_it_was() -> Iterator[None]:

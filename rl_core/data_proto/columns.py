@@ -1,4 +1,4 @@
-"""Columns that are not tensors: numpy arrays whose first dimension is the row."""
+"""Columns that are not tensors (numpy arrays whose first dimension is the row), and the columns of a TensorDict."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
+from tensordict import NonTensorData, NonTensorStack, TensorDict, TensorDictBase
+from torch import Tensor
 
+from rl_core.data_proto import jagged
 from rl_core.data_proto.errors import DataProtoError
 
 
@@ -59,3 +62,79 @@ def copied(meta_info: Any) -> Any:
 def key_list(keys: str | Iterable[str] | None) -> list[str]:
     """Keys as a list; a single string is one key."""
     return [] if keys is None else [keys] if isinstance(keys, str) else list(keys)
+
+
+def tensordict_of(
+    batch: TensorDict | None, columns: dict[str, np.ndarray], meta_info: dict[str, Any], num_rows: int
+) -> TensorDict:
+    """Tensors as they are, columns as stacks of objects, metadata as single objects.
+
+    Raises: DataProtoError for a name used twice.
+    """
+    tensors = {} if batch is None else dict(batch.items())
+    names = [*tensors, *columns, *meta_info]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise DataProtoError(f"to_tensordict: {twice} are in more than one of batch, non_tensor_batch and meta_info")
+    device = None if batch is None else batch.device
+    whole = TensorDict(tensors, batch_size=[num_rows], device=device)
+    for key, column in columns.items():
+        rows = [NonTensorData(value, batch_size=[]) for value in column]
+        stack: Any = NonTensorStack(*rows) if rows else NonTensorData(_Empty(str(column.dtype)), batch_size=[0])
+        whole.set(key, stack)
+    for key, value in copied(meta_info).items():
+        single: Any = NonTensorData(value, batch_size=[num_rows])
+        whole.set(key, single)
+    return whole
+
+
+def parts_of_tensordict(tensor_dict: TensorDict) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Tensors, columns and metadata of a TensorDict made by `tensordict_of` or by hand."""
+    tensors: dict[str, Any] = {}
+    columns: dict[str, Any] = {}
+    meta: dict[str, Any] = {}
+    for key, value in tensor_dict.items():
+        if isinstance(value, NonTensorStack):
+            columns[key] = column_of_rows([one.data for one in value.tensordicts])
+        elif isinstance(value, NonTensorData):
+            if isinstance(value.data, _Empty):
+                columns[key] = value.data.column()
+            else:
+                meta[key] = value.data
+        else:
+            tensors[key] = value
+    return tensors, columns, meta
+
+
+class _Empty:
+    """The dtype of a column without rows, of which a stack would keep nothing."""
+
+    def __init__(self, dtype: str) -> None:
+        self.dtype = dtype
+
+    def column(self) -> Any:
+        return np.zeros(0, dtype=self.dtype)
+
+
+def num_bytes(value: Any) -> int:
+    """Bytes of the data of a tensor, a jagged tensor, a TensorDict or an array (of objects: their references)."""
+    if isinstance(value, TensorDictBase):
+        return sum(num_bytes(one) for one in value.values())
+    if isinstance(value, Tensor) and value.is_nested:
+        return sum(part.nbytes for part in jagged.parts(value))
+    return value.nbytes
+
+
+def type_name(value: Any) -> str:
+    """Name of a type, with those inside a list (its first three), tuple or dict (its first item)."""
+    if isinstance(value, np.ndarray):
+        return f"ndarray{value.shape} ({value.dtype})"
+    if isinstance(value, list):
+        names = dict.fromkeys(type_name(one) for one in value[:3])
+        return f"list[{'|'.join(names) or '...'}]"
+    if isinstance(value, tuple):
+        return f"tuple({', '.join(map(type_name, value))})"
+    if isinstance(value, dict) and value:
+        key, one = next(iter(value.items()))
+        return f"dict[{type_name(key)}: {type_name(one)}]"
+    return type(value).__name__

@@ -1,4 +1,7 @@
-"""Whether two values are the same: NaN equals NaN, tensors and arrays compare as a whole, at any depth."""
+"""Whether two values are the same: NaN equals NaN, tensors and arrays compare as a whole, at any depth.
+
+And a value in a message: `describe`.
+"""
 
 from __future__ import annotations
 
@@ -75,3 +78,18 @@ def _same_plain(one: Any, two: Any, tolerance: float) -> bool:
         return np.array_equal(one, two, equal_nan=one.dtype.kind in "fcmM" and two.dtype.kind in "fcmM")
     # Tables and the like answer `==` with one truth per cell.
     return bool(np.all(one == two))
+
+
+def shape_of(value: Any) -> list[Any]:
+    """Shape for a message; the ragged dimension of a jagged tensor is `j`."""
+    return [size if isinstance(size, int) else "j" for size in value.shape]
+
+
+def describe(value: Any) -> str:
+    """A value for a message: kind and shape of what is large, the value of what is small."""
+    if isinstance(value, Tensor):
+        return f"{shape_of(value)} {str(value.dtype).removeprefix('torch.')}"
+    if isinstance(value, np.ndarray):
+        return f"{value.shape} {value.dtype}"
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -41,11 +41,6 @@ def join(values: Tensor, offsets: Tensor) -> Tensor:
     return torch.nested.nested_tensor_from_jagged(values, offsets)
 
 
-def row_lengths(nested: Tensor) -> Tensor:
-    """[N] lengths of the rows."""
-    return parts(nested)[1].diff()
-
-
 def offsets_of(lengths: Tensor) -> Tensor:
     """[N + 1] offsets of rows with these lengths."""
     return torch.nn.functional.pad(lengths.cumsum(0), (1, 0))

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rl_core.data_proto import jagged
 from rl_core.data_proto.columns import copied
-from rl_core.data_proto.compare import same
+from rl_core.data_proto.compare import describe, same, shape_of
 from rl_core.data_proto.errors import DataProtoError
 from rl_core.data_proto.rows import unchecked
 
@@ -109,21 +109,6 @@ def cat_columns(tables: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray
             if column.shape[1:] != first[key].shape[1:]:
                 raise DataProtoError(f"concat: {key!r} differs: {describe(first[key])} and {describe(column)}")
     return {key: np.concatenate([table[key] for table in tables]) for key in first}
-
-
-def shape_of(value: Any) -> list[Any]:
-    """Shape for a message; the ragged dimension of a jagged tensor is `j`."""
-    return [size if isinstance(size, int) else "j" for size in value.shape]
-
-
-def describe(value: Any) -> str:
-    """A value for a message: kind and shape of what is large, the value of what is small."""
-    if isinstance(value, Tensor):
-        return f"{shape_of(value)} {str(value.dtype).removeprefix('torch.')}"
-    if isinstance(value, np.ndarray):
-        return f"{value.shape} {value.dtype}"
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def _cat(key: str, values: list[Any], shared_offsets: dict[tuple[int, ...], Tensor]) -> Any:

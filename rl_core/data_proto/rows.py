@@ -1,4 +1,4 @@
-"""Which rows: one selection, applied to every column of a batch, as a view where the rows are consecutive."""
+"""Which rows: one selection for every column of a batch, as views where they are consecutive; and rows cut further."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from rl_core.data_proto import jagged
+from rl_core.data_proto.columns import object_column
+from rl_core.data_proto.compare import describe
 from rl_core.data_proto.errors import DataProtoError
 
 Index = slice | range | Sequence[int] | Sequence[bool] | np.ndarray | Tensor
@@ -107,6 +109,84 @@ def unchecked(values: dict[str, Any], num_rows: int, device: torch.device | None
     """A TensorDict of values known to have `num_rows` rows; its public constructor would check every one again."""
     source: Any = values
     return TensorDict._new_unsafe(source, batch_size=torch.Size([num_rows]), device=device)
+
+
+NO_EFFECT = {
+    "num_workers",
+    "pin_memory",
+    "pin_memory_device",
+    "prefetch_factor",
+    "persistent_workers",
+    "timeout",
+    "worker_init_fn",
+    "multiprocessing_context",
+    "in_order",
+}
+"""DataLoader settings about loading in the background; here the rows are in memory already."""
+
+
+def mini_batch_rows(
+    num_rows: int, mini_batch_size: int, epochs: int, seed: int | None, dataloader_kwargs: dict[str, Any] | None
+) -> Iterator[slice | Tensor]:
+    """The rows of each mini-batch; the arguments are checked now, not at the first mini-batch."""
+    options = dict(dataloader_kwargs or {})
+    generator = options.pop("generator", None)
+    shuffle = bool(options.pop("shuffle", seed is not None))
+    sampler = options.pop("sampler", None)
+    drop_last = bool(options.pop("drop_last", False))
+    unknown = sorted(options.keys() - NO_EFFECT)
+    if unknown:
+        known = sorted({"drop_last", "generator", "sampler", "shuffle"} | NO_EFFECT)
+        raise DataProtoError(f"make_iterator: no dataloader_kwargs {unknown}; there are {known}")
+    if mini_batch_size < 1 or (num_rows % mini_batch_size and not drop_last):
+        raise DataProtoError(f"make_iterator: {num_rows} rows do not divide into mini-batches of {mini_batch_size}")
+    if seed is not None:
+        generator = torch.Generator().manual_seed(seed)
+    return _mini_batch_rows(num_rows, mini_batch_size, epochs, shuffle, sampler, generator)
+
+
+def _mini_batch_rows(
+    num_rows: int, size: int, epochs: int, shuffle: bool, sampler: Any, generator: torch.Generator | None
+) -> Iterator[slice | Tensor]:
+    for _ in range(epochs):
+        order: Tensor | None = None
+        if sampler is not None:
+            order = torch.as_tensor(list(sampler), dtype=torch.long)
+        elif shuffle:
+            order = torch.randperm(num_rows, generator=generator)
+        count = num_rows if order is None else len(order)
+        for start in range(0, count - count % size, size):
+            rows = slice(start, start + size)
+            yield rows if order is None else order[rows]
+
+
+def chunked(key: str, value: Any, n_split: int) -> Any:
+    """Each row cut into `n_split` rows: [N, n_split * C, ...] to [N * n_split, C, ...].
+
+    A jagged column is cut by each row's length, an object column by each object's (a matrix, or lists of one length, by
+    the second dimension). Raises: DataProtoError naming the column when it does not divide.
+    """
+    if isinstance(value, Tensor) and value.is_nested:
+        return jagged.unfolded(key, value, n_split)
+    if isinstance(value, np.ndarray):
+        if value.ndim == 1 and all(isinstance(one, list | tuple) for one in value):
+            lengths = {len(one) for one in value}
+            value = np.array(value.tolist(), dtype=object) if len(lengths) == 1 else value
+        if value.ndim == 1:
+            return _chunked_objects(key, value, n_split)
+    if value.ndim < 2 or value.shape[1] % n_split:
+        raise DataProtoError(f"{key!r}: {describe(value)} has no second dimension that divides by {n_split}")
+    return value.reshape(value.shape[0] * n_split, value.shape[1] // n_split, *value.shape[2:])
+
+
+def _chunked_objects(key: str, column: np.ndarray, n_split: int) -> np.ndarray:
+    pieces = []
+    for row, value in enumerate(column):
+        if not hasattr(value, "__len__") or len(value) % n_split:
+            raise DataProtoError(f"{key!r}: row {row} has no length that divides by {n_split}: {describe(value)}")
+        size = len(value) // n_split
+        pieces.extend(value[start * size : (start + 1) * size] for start in range(n_split))
+    return object_column(pieces)
 
 
 def _positions(index: Any, num_rows: int) -> np.ndarray:

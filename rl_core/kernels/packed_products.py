@@ -3,7 +3,7 @@
 oneDNN otherwise rearranges a weight matrix for every product with it, which costs more than the product itself where
 there are few rows, as in decoding. Layers that read the same states are one product. Where the processor multiplies in
 bfloat16, the result of a layer without adapter stays the same in that format, bit by bit; elsewhere the copy is in
-float32, see `wide_products`.
+float32, see `float32_matmul`.
 
 Adapters (LoRA, arXiv 2106.09685) cost nothing in a copy in float32: it holds W + scaling * B A. In bfloat16 that sum
 would lose what the adapter has learnt, so what A makes of the states stands beside them, and B beside W: one product

@@ -6,6 +6,7 @@ V vocabulary.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -235,13 +236,21 @@ class CausalLMPolicy(nn.Module):
         for block in blocks(self):
             recompute_in_backward(block)
 
+    def why_no_packing(self) -> str | None:
+        """Why `packed=True` would not give the same; None where it does."""
+        if self.is_exact:
+            return "packed rows are no exact ones"
+        if self.paths is not None and (why := self.paths.why_not(Path.PACKED)):
+            return why
+        return packing.why_not(self.language_model)
+
     def enable_packing(self) -> None:
         """Allow `packed=True`. Raises: ModelError when a packed row would not get what the model itself gives."""
         if self.is_exact:
             raise ModelError(
                 "placement.max_tokens_per_micro_batch: packed rows are no exact ones; unset it, or model.exact"
             )
-        if self.paths is not None and (why := self.paths.why_not(Path.PACKED)):
+        if why := self.why_no_packing():
             raise ModelError(
                 f"placement.max_tokens_per_micro_batch: rows of {type(self.language_model).__name__} cannot be packed "
                 f"({why}); unset it and use placement.micro_batch_size"
@@ -339,8 +348,18 @@ def recompute_in_backward(block: nn.Module) -> None:
 
 
 def blocks(policy: Any) -> list[nn.Module]:
-    """The repeated transformer blocks, which FSDP wraps one by one; found by class, wrapped or not, the outermost."""
+    """The repeated transformer blocks, which FSDP wraps one by one; found by class, wrapped or not, the outermost.
+
+    A block that shares a parameter with what is outside of it is none: who gathers the one would free the other.
+    """
     names = set(policy.block_classes)
     found = [module for module in policy.modules() if names & {cls.__name__ for cls in type(module).__mro__}]
     inside = {id(part) for block in found for part in block.modules() if part is not block}
-    return [module for module in found if id(module) not in inside]
+    everywhere = _num_places(policy)
+    apart = [module for module in found if _num_places(module).items() <= everywhere.items()]
+    return [module for module in apart if id(module) not in inside]
+
+
+def _num_places(module: nn.Module) -> Counter[int]:
+    """In how many modules each parameter stands."""
+    return Counter(id(one) for part in module.modules() for one in part._parameters.values() if one is not None)

@@ -29,15 +29,22 @@ ROW_BY_ROW = "sdpa_row_by_row"
 """Name under which transformers knows the attention of this file; without packed rows it is `sdpa`."""
 
 
+def why_not(model: Any) -> str | None:
+    """Why a row would see into its neighbour; None where it would not."""
+    if other := other_layers(model):
+        return f"its layers of type {other} carry something from row to row"
+    return None
+
+
 def enable_packing(model: Any) -> None:
     """Let a transformers model take packed rows. Raises: ModelError when a row would see into its neighbour."""
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import sdpa_mask
 
-    if other := other_layers(model):
+    if why := why_not(model):
         raise ModelError(
-            f"placement.max_tokens_per_micro_batch: {type(model).__name__} has layers of type {other} that carry "
-            "something from row to row, so its rows cannot be packed; unset it and use placement.micro_batch_size"
+            f"placement.max_tokens_per_micro_batch: rows of {type(model).__name__} cannot be packed ({why}); unset it "
+            "and use placement.micro_batch_size"
         )
     if model.config._attn_implementation == "sdpa":
         AttentionInterface.register(ROW_BY_ROW, _attend_row_by_row)

@@ -1,10 +1,10 @@
 """One MLflow run, addressed by its id.
 
-MLflow's "active run" is thread-local, so everything here goes through `MlflowClient` with an explicit run id:
-any thread may log. Metrics, tables and files are sent in the background and in order, so that a training does not wait
-for a server that is away (`outbox.py`); `flush` waits for them and raises what went wrong. Parameters, tags, texts and
-datasets, with which a run is opened and closed, are stored at once.
-Opening an id that exists continues that run, so a resumed training has one curve.
+MLflow's "active run" is thread-local, so everything here goes through `MlflowClient` with an explicit run id: any
+thread may log. Metrics, tables and files are sent in the background and in order, so that a training does not wait for
+a server that is away (`pending_log.py`); `flush` waits for them and raises what went wrong. Parameters, tags, texts and
+datasets, with which a run is opened and closed, are stored at once. Opening an id that exists continues that run, so a
+resumed training has one curve.
 
 MLflow refuses to change a parameter and replaces infinities by 1.8e308, which ruins every chart. So a parameter
 that differs on resume is kept as the tag `resumed.<name>`, and a value that is not finite is left out, counted in

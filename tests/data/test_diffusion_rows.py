@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,31 @@ def test_prompts_beyond_what_the_encoders_read_are_dropped_and_counted(tmp_path:
     only_long = write(tmp_path / "long.jsonl", [long])
     with pytest.raises(DataError, match=r"no train prompt is left: 1 have more than 8 tokens .*model's own limit 8"):
         prepare(recipe(str(only_long), str(held_out)), tmp_path)
+
+
+def test_a_prompt_of_exactly_the_lower_limit_is_kept(tmp_path: Path):
+    prompts = [" ".join(["word"] * number) for number in (4, 5, 8, 9)]
+    file, held_out = write(tmp_path / "train.jsonl", prompts), write(tmp_path / "eval.jsonl", ["other"])
+    for limit, kept in ((4, prompts[:1]), (5, prompts[:2]), (100, prompts[:3])):
+        receipt = prepare(recipe(str(file), str(held_out), max_prompt_length=limit), tmp_path)
+        assert [item["prompt"] for item in items(receipt, "train")] == kept
+
+
+def test_every_setting_that_decides_the_prompts_gives_another_preparation(tmp_path: Path):
+    paths = [str(write(tmp_path / f"{name}.jsonl", [name])) for name in ("train", "eval")]
+    changes: list[dict[str, Any]] = [
+        {},
+        {"max_prompt_length": 9},
+        {"on_invalid": "drop"},
+        {"on_invalid": "drop", "max_bad_fraction": 0.1},
+    ]
+    recipes = [recipe(*paths, **changed) for changed in changes]
+    asked = [settings(made, tmp_path) for made in recipes]
+    asked.append(replace(asked[0], tokenizer_id="other words"))
+    files = prompt_files(recipes[0], tmp_path / "data")
+    assert len({plan_media(files, one).run_hash for one in asked}) == len(asked)
+    elsewhere = replace(asked[0], cache_root=tmp_path / "there", memo_dir=tmp_path / "notes")
+    assert plan_media(files, elsewhere).run_hash == plan_media(files, asked[0]).run_hash
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.json", "a.jsonl", "a.parquet"])

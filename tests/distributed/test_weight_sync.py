@@ -54,7 +54,7 @@ CASES: dict[str, tuple[LoraConfig | None, SyncMode, EmaFullConfig | None]] = {
     "merged": (LORA, SyncMode.FULL, None),
     "average": (None, SyncMode.FULL, EmaFullConfig(decay=0.5, mirror=True, rollout=True)),
 }
-BUILT = CASES | {"never synced": CASES["adapter"], "twisted": CASES["full"]}
+BUILT = CASES | {"never synced": CASES["adapter"], "twisted": CASES["full"], "twisted later": CASES["full"]}
 
 
 @pytest.fixture(scope="module")
@@ -181,6 +181,21 @@ def test_one_tampered_bit_is_caught_and_the_engine_refuses(
     assert pair.distance() < BF16_TOLERANCE
 
 
+def test_a_sync_that_failed_leaves_nothing_that_counts_as_held(pairs: dict[str, Pair]):
+    """The engine held the average before weights for an evaluation failed to arrive; it holds neither afterwards."""
+    pair = pairs["average"]
+    sync = pair.syncs[SyncTransport.OBJECT_STORE]
+    pair.learner.learn()
+    average = sync.sync().version
+    pair.engine.tamper(BASE)
+    with pytest.raises(WeightMismatch):
+        sync.sync(evaluation=True)
+    pair.engine.tamper(None)
+    again = sync.sync()
+    assert again.version == average and again.num_buckets > 1
+    assert pair.distance() < BF16_TOLERANCE
+
+
 def test_a_wrong_base_under_the_adapters_is_caught_at_the_first_sync(pairs: dict[str, Pair]):
     pair, base = pairs["never synced"], f"{INJECTED}.base_layer.weight"
     sync = pair.syncs[SyncTransport.OBJECT_STORE]
@@ -197,7 +212,18 @@ def test_an_engine_that_computes_otherwise_with_the_same_weights_is_caught_at_th
     pair = pairs["twisted"]
     pair.engine.twist()
     said = r"weights \d+: it does not say what .* differ by up to .* where rounding explains"
-    with pytest.raises(WeightMismatch, match=said):
+    for _ in range(2):
+        # What was refused once does not pass as held by the engine.
+        with pytest.raises(WeightMismatch, match=said):
+            pair.syncs[SyncTransport.OBJECT_STORE].sync()
+
+
+def test_an_engine_that_computes_otherwise_later_is_caught_at_the_second_sync(pairs: dict[str, Pair]):
+    pair = pairs["twisted later"]
+    pair.syncs[SyncTransport.OBJECT_STORE].sync()
+    pair.learner.learn()
+    pair.engine.twist()
+    with pytest.raises(WeightMismatch, match="it does not say what the trainer says"):
         pair.syncs[SyncTransport.OBJECT_STORE].sync()
 
 

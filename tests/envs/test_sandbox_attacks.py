@@ -1,6 +1,8 @@
 """What a program may try in a sandbox. Each attempt is a real one."""
 
+import errno
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -286,6 +288,48 @@ def test_both_filters_are_known_for_both_architectures_and_for_no_other() -> Non
         outer, inner = seccomp.sandbox_filter(machine), seccomp.program_filter(machine)
         assert outer and inner and len(inner) > len(outer) and len(inner) % 8 == 0
     assert seccomp.sandbox_filter("riscv64") is None
+
+
+OF_32_BITS = """
+import ctypes, mmap
+page = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+page.write(bytes.fromhex("b814000000cd80c3"))  # mov eax, 20 (getpid); int 0x80; ret
+print(ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(page)))())
+"""
+OF_X32 = "import ctypes\nprint(ctypes.CDLL(None).syscall(0x40000000 | 39))"
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="other processors have one set of numbers")
+@pytest.mark.parametrize("source", [OF_32_BITS, OF_X32], ids=["32 bits", "x32"])
+@pytest.mark.parametrize("alone", ["program_filter", "sandbox_filter"])
+def test_each_filter_ends_a_program_that_calls_by_other_numbers(
+    pool: SandboxPool, monkeypatch: pytest.MonkeyPatch, source: str, alone: str
+) -> None:
+    other = {"program_filter": "sandbox_filter", "sandbox_filter": "program_filter"}[alone]
+    monkeypatch.setattr(seccomp, other, lambda: None)
+    with Sandbox(pool.settings) as sandbox:
+        sandbox.load(source)
+        execution = sandbox.run(timeout_s=20.0)
+    assert (execution.outcome, execution.stdout) == (Outcome.FAILED, b"")
+    assert b"Traceback" not in execution.stderr, "it did not live to say anything"
+
+
+CLONES = """
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+for number in (56, 435):
+    print(libc.syscall(number, 0, 0, 0, 0, 0, 0), ctypes.get_errno())
+"""
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="these are the numbers of x86_64")
+def test_clone_is_for_threads_and_clone3_does_not_exist(pool: SandboxPool) -> None:
+    # At ENOSYS libc takes clone, whose flags a filter can read.
+    assert text(run(pool, CLONES)).split() == ["-1", str(errno.EPERM), "-1", str(errno.ENOSYS)]
+    started = (
+        "import threading\nthread = threading.Thread(target=print, args=('beside',))\nthread.start()\nthread.join()"
+    )
+    assert run(pool, started).stdout == b"beside\n"
 
 
 LEFT_ALONE = """

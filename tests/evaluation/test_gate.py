@@ -90,6 +90,14 @@ def test_less_than_that_does_not_pass(after: int, before: int, settings: dict[st
     assert found.decided_by is not None and not found.decided_by.held
 
 
+def test_as_much_confidence_as_is_wanted_is_enough():
+    after, before = rows([1.0] * 6 + [0.0] * 2), rows([1.0] * 3 + [0.0] * 5)
+    decided = verdict(after, before, confidence=0.5).decided_by
+    assert decided is not None and 0.5 < decided.confidence < 1
+    assert verdict(after, before, confidence=decided.confidence).passed
+    assert not verdict(after, before, confidence=np.nextafter(decided.confidence, 1).item()).passed
+
+
 @pytest.mark.parametrize(
     ("guard", "cut", "passed"),
     [
@@ -110,9 +118,12 @@ def test_a_guard_that_got_worse_stands_in_the_way(guard: dict[str, Any], cut: in
 
 
 def test_answers_to_other_rows_are_not_compared():
-    found = verdict(rows([1.0] * 8), rows([0.0] * 7))
-    assert not found.passed
-    assert found.reason == "champion v3 was evaluated on other rows"
+    good = rows([1.0] * 8)
+    fewer, others, turned = rows([0.0] * 7), [row | {"uid": f"other-{i}"} for i, row in enumerate(good)], good[::-1]
+    for before in (fewer, others, turned):
+        found = verdict(good, before)
+        assert not found.passed
+        assert found.reason == "champion v3 was evaluated on other rows"
     assert not undecided("champion v3", "its folder is gone", RegistrationConfig()).passed
 
 

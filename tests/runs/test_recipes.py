@@ -205,8 +205,8 @@ def test_rows_that_do_not_divide_are_refused_with_the_numbers():
         ("pe", "tracks.images.algorithm.loss={name: reinforce}", "flow_grpo"),
         ("unified", "algorithm={name: gpg}", "gpg"),
         ("unified", "unified.images.algorithm.loss={name: reinforce}", "flow_grpo"),
-        ("text", "algorithm={target: 'tests.test_recipes:TakesOneStep'}", "tests.test_recipes:TakesOneStep"),
-        ("mpo", "algorithm={target: 'tests.test_recipes:TakesOneStep'}", "tests.test_recipes:TakesOneStep"),
+        ("text", "algorithm={target: 'tests.runs.test_recipes:TakesOneStep'}", "tests.runs.test_recipes:TakesOneStep"),
+        ("mpo", "algorithm={target: 'tests.runs.test_recipes:TakesOneStep'}", "tests.runs.test_recipes:TakesOneStep"),
     ],
 )
 def test_several_steps_on_one_rollout_are_refused_where_the_algorithm_takes_one(

@@ -1,5 +1,7 @@
 """A run folder shows only what is complete, and one recipe with one data set is one run."""
 
+import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -49,6 +51,54 @@ def test_nothing_can_be_seen_while_a_checkpoint_is_written(folder: RunFolder):
         assert folder.last_complete() == 0
         assert not folder.checkpoint(1).exists()
     assert folder.last_complete() == 1
+
+
+def test_a_checkpoint_that_is_replaced_or_pruned_loses_its_sentinel_first(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+):
+    for iteration in (1, 2):
+        publish(folder, iteration)
+    rmtree, removed = shutil.rmtree, []
+
+    def remove(path: Path, **_: object) -> None:
+        # A kill in the middle may leave any part of it.
+        if path.is_dir() and path.name.startswith("iteration"):
+            removed.append(path.name)
+            assert not (path / SENTINEL).exists()
+        rmtree(path, ignore_errors=True)
+
+    monkeypatch.setattr(shutil, "rmtree", remove)
+    publish(folder, 2, keep_last=1)
+    assert removed == ["iteration-0002", "iteration-0001"]
+
+
+def test_a_checkpoint_is_synced_then_renamed_then_marked_complete(folder: RunFolder, monkeypatch: pytest.MonkeyPatch):
+    """After a power cut a renamed folder may hold empty files, and a sentinel may say that it is complete."""
+    steps: list[str] = []
+    sync, rename, replace = os.fsync, os.replace, Path.replace
+
+    def noted_sync(descriptor: int) -> None:
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        steps.append(f"sync {'build' if path.name.startswith('.build-') else path.name}")
+        sync(descriptor)
+
+    def noted_rename(source: Path, target: Path) -> None:
+        steps.append(f"rename to {Path(target).name}")
+        rename(source, target)
+
+    def noted_replace(source: Path, target: Path) -> Path:
+        steps.append(f"rename to {target.name}")
+        return replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", noted_sync)
+    monkeypatch.setattr(os, "replace", noted_rename)
+    monkeypatch.setattr(Path, "replace", noted_replace)
+    publish(folder, 1)
+    renamed, marked = steps.index("rename to iteration-0001"), steps.index(f"rename to {SENTINEL}")
+    assert {"sync build", "sync policy", "sync weights.txt", "sync trainer.json"} <= set(steps[:renamed])
+    assert "sync checkpoints" in steps[renamed:marked], "the new name is not on the disk when the sentinel is"
+    assert "sync iteration-0001" in steps[marked:], "the sentinel's own name is never synced"
+    assert not any(SENTINEL in step for step in steps[:renamed])
 
 
 @pytest.mark.parametrize("error", [RuntimeError("worker died"), KeyboardInterrupt()], ids=["error", "interrupt"])

@@ -36,13 +36,15 @@ def test_this_machine_alone_needs_no_password(host: str):
     check_exposure(host)
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.7", "example.org"])
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.7", "example.org", "localhost.example.org"])
 def test_others_are_refused_without_passwords_and_told_how(host: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     for name in (
         "PREFECT_SERVER_API_AUTH_STRING", "PREFECT_API_AUTH_STRING", "MLFLOW_AUTH_CONFIG_PATH",
         "MLFLOW_FLASK_SERVER_SECRET_KEY",
     ):  # fmt: skip
         monkeypatch.delenv(name, raising=False)
+    # Were the check gone, real servers would listen to everyone.
+    monkeypatch.setattr(Stack, "_start_all", lambda *_: pytest.fail("services are started"))
     with pytest.raises(ServiceError, match=r"PREFECT_SERVER_API_AUTH_STRING.*MLFLOW_AUTH_CONFIG_PATH") as refused:
         Stack(Home(tmp_path / "home"), print).up(host)
     assert "export PREFECT_API_AUTH_STRING" in str(refused.value)
@@ -51,6 +53,59 @@ def test_others_are_refused_without_passwords_and_told_how(host: str, monkeypatc
     monkeypatch.setenv("PREFECT_API_AUTH_STRING", "ada:other")
     with pytest.raises(ServiceError, match="the same as the server's"):
         check_exposure(host)
+
+
+PASSWORDS = {
+    "PREFECT_SERVER_API_AUTH_STRING": "ada:secret",
+    "PREFECT_API_AUTH_STRING": "ada:secret",
+    "MLFLOW_FLASK_SERVER_SECRET_KEY": "random",
+}
+
+
+@pytest.fixture
+def all_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Everything that an exposed server asks for."""
+    config = tmp_path / "basic_auth.ini"
+    config.write_text("[mlflow]\n")
+    for name, value in PASSWORDS.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("MLFLOW_AUTH_CONFIG_PATH", str(config))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object() if name == "flask_wtf" else None)
+
+
+@pytest.mark.usefixtures("all_set")
+def test_others_are_let_in_when_every_password_is_set():
+    check_exposure("0.0.0.0")
+
+
+@pytest.mark.usefixtures("all_set")
+@pytest.mark.parametrize(
+    ("changed", "missing"),
+    [
+        ({"PREFECT_SERVER_API_AUTH_STRING": ""}, r"PREFECT_SERVER_API_AUTH_STRING \(user:password\)"),
+        ({"PREFECT_SERVER_API_AUTH_STRING": "secret", "PREFECT_API_AUTH_STRING": "secret"}, r"\(user:password\)"),
+        ({"PREFECT_API_AUTH_STRING": ""}, r"PREFECT_API_AUTH_STRING \(the same as the server's\)"),
+        ({"PREFECT_API_AUTH_STRING": "ada:other"}, r"PREFECT_API_AUTH_STRING \(the same as the server's\)"),
+        ({"MLFLOW_AUTH_CONFIG_PATH": ""}, r"MLFLOW_AUTH_CONFIG_PATH \(a file\)"),
+        ({"MLFLOW_AUTH_CONFIG_PATH": "/nowhere/basic_auth.ini"}, r"MLFLOW_AUTH_CONFIG_PATH \(a file\)"),
+        ({"MLFLOW_FLASK_SERVER_SECRET_KEY": ""}, "MLFLOW_FLASK_SERVER_SECRET_KEY"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else None,
+)
+def test_every_password_that_is_missing_is_named_alone(
+    changed: dict[str, str], missing: str, monkeypatch: pytest.MonkeyPatch
+):
+    for name, value in changed.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ServiceError, match=rf"lets others in; missing: [^;]*{missing}\. Set all of"):
+        check_exposure("0.0.0.0")
+
+
+@pytest.mark.usefixtures("all_set")
+def test_a_server_without_the_package_that_asks_for_passwords_is_not_exposed(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ServiceError, match=r"missing: the packages of mlflow\[auth\]\. Set"):
+        check_exposure("0.0.0.0")
 
 
 def test_a_started_service_is_found_again_and_stopped(tmp_path: Path):

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.models.test_probe import KINDS, saved
 
 from rl_core.data_proto import DataProto, pad_rows
 from rl_core.errors import ModelError
@@ -16,6 +15,7 @@ from rl_core.ranks.rank_info import RankInfo
 from rl_core.rollout.engine import RolloutEngine
 from schemas.recipe import LoraConfig, ModelConfig
 from schemas.rollout import RolloutConfig
+from tests.models.checks.test_probe import KINDS, saved
 from tests.train.jobs import Setup, make_backend
 from tests.train.ranks import Ranks
 

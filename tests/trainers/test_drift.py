@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from rl_core.errors import ModelError, UserError
-from rl_core.trainers.drift import check_delta, delta_limit
+from rl_core.trainers.drift import check_delta, delta_limit, watch_delta
+from rl_core.trainers.progress import ProgressEvent
 from rl_core.trainers.text import TextTrainer
 from tests.rollout.built import built
 from tests.rollout.vowels import DEDICATED, ITEMS, recipe
@@ -32,6 +33,25 @@ def test_rounding_is_no_news_and_more_is_a_warning_and_then_the_end() -> None:
         check_delta(metrics(math.nan, 2.0), 0.1, 3)
 
 
+def test_exactly_the_limit_is_within_it_and_half_of_it_is_no_news() -> None:
+    assert check_delta(metrics(0.5), 1.0, 3) is None
+    assert check_delta(metrics(math.nextafter(0.5, 1)), 1.0, 3) is not None
+    assert check_delta(metrics(1.0), 1.0, 3) is not None
+    with pytest.raises(ModelError):
+        check_delta(metrics(math.nextafter(1.0, 2)), 1.0, 3)
+
+
+def test_a_warning_is_announced_with_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[ProgressEvent] = []
+    monkeypatch.setattr("rl_core.trainers.progress.listeners", [heard.append])
+    watch_delta(metrics(0.04), 0.1, 3, 9)
+    assert heard == []
+    watch_delta(metrics(0.06), 0.1, 3, 9)
+    (event,) = heard
+    assert (event.phase, event.step, event.total_steps) == ("note", 3, 9)
+    assert event.text == check_delta(metrics(0.06), 0.1, 3)
+
+
 def test_nothing_is_said_of_a_step_that_trained_nothing_or_has_no_limit() -> None:
     assert check_delta(metrics(math.nan, math.nan), 0.1, 1) is None
     assert check_delta({}, 0.1, 1) is None
@@ -47,6 +67,21 @@ def test_limits_follow_format_and_engine(tmp_path: Path) -> None:
     assert limit(**in_process, fsdp={"param_dtype": "bfloat16"}) == 0.1
     assert limit(fsdp={"param_dtype": "bfloat16"}) == 0.2
     assert limit(rollout={"max_delta_log_prob": 3.0}) == 3.0
+    # In float32 a dedicated engine computes as the trainer does; vLLM has kernels of its own.
+    exact = {"fsdp": {"param_dtype": "float32"}}
+    assert limit(rollout={"sync": {"dtype": "float32"}}, **exact) == 0.01
+    vllm = {"engine": "vllm", "sync": {"dtype": "float32"}}
+    assert limit(**in_process, rollout=vllm, placement=DEDICATED["placement"], **exact) == 0.2
+
+
+def test_rollouts_of_other_weights_than_the_trained_ones_have_no_limit(tmp_path: Path) -> None:
+    """Steps ahead sample older weights, an average other ones; what differs is not rounding."""
+    assert delta_limit(recipe(tmp_path, rollout={"steps_ahead": 1})) is None
+    averaged = {"decay": 0.5, "mirror": True, "rollout": True}
+    assert delta_limit(recipe(tmp_path, ema_full=averaged)) is None
+    assert delta_limit(recipe(tmp_path, ema_full=averaged | {"rollout": False})) is not None
+    told = recipe(tmp_path, ema_full=averaged, rollout={"max_delta_log_prob": 3.0})
+    assert delta_limit(told) == 3.0, "what the recipe says holds"
 
 
 @pytest.mark.slow

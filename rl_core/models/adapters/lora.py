@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from rl_core.errors import ModelError
 from schemas.recipe import LoraConfig
 
 TRAINED = "default"
@@ -28,12 +29,19 @@ def inject_lora(policy: Any, config: LoraConfig, seed: int, *, averaged: bool = 
 
     from rl_core.kernels import AdaptedLinear
 
+    targets = config.target_modules or policy.lora_targets
+    if not targets:
+        raise ModelError(
+            f"lora: {type(policy.language_model).__name__} has no plain linear layer that an adapter could stand "
+            "beside; name others with lora.target_modules, or train all weights (lora: null)"
+        )
+    left_out = _left_out(policy.model, targets) + _read_as_numbers(policy.model, config.target_modules)
     peft_config = PeftLoraConfig(
         r=config.rank,
         lora_alpha=config.alpha,  # type: ignore[arg-type]
         lora_dropout=config.dropout,
-        target_modules=config.target_modules or policy.lora_targets,
-        exclude_modules=_left_out(policy.model, config.target_modules or policy.lora_targets),
+        target_modules=targets,
+        exclude_modules=left_out or None,
     )
     peft_config._register_custom_module({nn.Linear: AdaptedLinear})
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
@@ -51,7 +59,31 @@ def inject_lora(policy: Any, config: LoraConfig, seed: int, *, averaged: bool = 
                 shadow.requires_grad_(False).data.copy_(tensors[trained_name(name)].data)
 
 
-def _left_out(model: nn.Module, targets: list[str] | str) -> list[str] | None:
+def _read_as_numbers(model: nn.Module, asked: list[str] | None) -> list[str]:
+    """Full names of layers whose weights a Mamba model's kernels read without calling them, so that no adapter counts.
+
+    Args: asked: the layers that a recipe names. Raises: ModelError when one of them is such a layer.
+    """
+    from peft import LoraConfig as PeftLoraConfig
+    from peft.tuners.tuners_utils import _check_lora_target_modules_mamba
+
+    found = []
+    for name, _ in model.named_modules():
+        own = name.rpartition(".")[2]
+        try:
+            # peft knows the types of models, and refuses these layers itself, in words of its own.
+            _check_lora_target_modules_mamba(PeftLoraConfig(), model, own)
+        except ValueError:
+            found.append(name)
+            if any(name == one or name.endswith(f".{one}") for one in asked or ()):
+                raise ModelError(
+                    f"lora.target_modules: {own} of this model can carry no adapter, since its kernels read the weight "
+                    "without calling the layer; leave it out"
+                ) from None
+    return found
+
+
+def _left_out(model: nn.Module, targets: list[str] | str) -> list[str]:
     """Full names of what is asked for and gets no adapter: what is frozen, and layers that give more than a product.
 
     A model that is frozen as a whole is one whose adapters alone are trained.
@@ -69,7 +101,7 @@ def _left_out(model: nn.Module, targets: list[str] | str) -> list[str] | None:
             is_left_out = is_frozen and any(name == one or name.endswith(f".{one}") for one in targets)
         if is_left_out:
             left_out.append(name)
-    return left_out or None
+    return left_out
 
 
 def is_averaged(name: str) -> bool:

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from rl_core.errors import ModelError
 from rl_core.kernels import accelerate
 from rl_core.models.checks.row_length import longest_row_of
+from rl_core.models.checks.short_windows import short_windows
 
 if TYPE_CHECKING:
     from rl_core.models.causal_lm import CausalLMPolicy
@@ -30,15 +31,6 @@ ALIKE = 1e-3
 """Difference of a log-probability, by how far log-probabilities lie apart, up to which two ways are the same."""
 PROMPTS, RESPONSES = (3, 14), ((12, 2), (5, 9))
 """Lengths of the rows that are tried: two prompts of two siblings."""
-SHORT = 4
-"""Attention is cut to so many keys meanwhile, where it is cut; those rows would not reach the end of real windows."""
-WINDOWS = (
-    *("sliding_window", "sliding_window_size", "attention_chunk_size", "attention_window_size", "window_size"),
-    *("local_attention", "keep_window_size", "index_topk"),
-)
-"""What configs call the number of keys."""
-NAMED_SO = ("window", "chunk", "topk", "local_attention")
-"""What modules call theirs, as a part of the name."""
 
 
 class Path(StrEnum):
@@ -188,6 +180,11 @@ def settle(policy: CausalLMPolicy, known: Paths | None, asked_attention: str = "
                 continue
             if why is not None:
                 refused[path] = why
+        if Path.PADDED in refused and (why := _why_it_differs(truth, lambda: row_by_row(policy, truth))):
+            raise ModelError(
+                f"{type(model).__name__} cannot be trained: log-probabilities of single rows, from its last hidden "
+                f"states at positions counted from 0, {why}"
+            )
     policy.paths = Paths(truth, refused, closed, model.config._attn_implementation, asked_attention)
 
 
@@ -317,11 +314,10 @@ def _learning(policy: CausalLMPolicy, truth: Truth) -> Tensor:
 
 
 def _packed(policy: CausalLMPolicy, truth: Truth) -> Tensor:
+    if why := policy.why_no_packing():
+        raise _Closed(why)
     with same_attention(policy.language_model):
-        try:
-            policy.enable_packing()
-        except ModelError as error:
-            raise _Closed(str(error)) from error
+        policy.enable_packing()
         return policy(**truth.batch(), packed=True)[0]
 
 
@@ -348,31 +344,8 @@ def as_judged(policy: CausalLMPolicy) -> Iterator[None]:
     """For the block, the policy in evaluation mode, with short windows."""
     from rl_core.models.modes import evaluation_mode
 
-    with evaluation_mode(policy), _short_windows(policy.language_model):
+    with evaluation_mode(policy), short_windows(policy.language_model):
         yield
-
-
-@contextmanager
-def _short_windows(model: Any) -> Iterator[None]:
-    config = model.config.get_text_config()
-    changed: list[tuple[Any, str, int]] = []
-    try:
-        for name in WINDOWS:
-            window = getattr(config, name, None)
-            if not isinstance(window, int) or window <= SHORT:
-                continue
-            changed.append((config, name, window))
-            setattr(config, name, SHORT)
-            for module in model.modules():
-                for key, value in vars(module).items():
-                    if type(value) is int and value == window and any(part in key for part in NAMED_SO):
-                        changed.append((module, key, window))
-            for owner, key, _ in changed:
-                setattr(owner, key, SHORT)
-        yield
-    finally:
-        for owner, key, window in changed:
-            setattr(owner, key, window)
 
 
 @contextmanager

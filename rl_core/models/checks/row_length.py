@@ -54,6 +54,9 @@ def longest_row(config: Mapping[str, Any]) -> LongestRow | None:
             factor = rope.get("factor")
             stretched = original * factor if isinstance(factor, int | float) else 0
             positions = max(positions, int(stretched))
+    if (kept := _number(shape.get("keep_window_size"))) is not None:
+        # Doge scores keys by their words alone: of equal ones it drops another as a row goes on.
+        found.append(LongestRow(kept, f"drops keys beyond {kept} (keep_window_size), of words that repeat any one"))
     if positions is not None:
         found.append(LongestRow(positions, f"has {positions} positions (max_position_embeddings)"))
     return min(found, key=lambda one: one.num_tokens, default=None)

@@ -8,7 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+
+from rl_core.models.modes import evaluation_mode
 
 if TYPE_CHECKING:
     from rl_core.train.fsdp import FSDPBackend
@@ -23,20 +25,8 @@ def asking(backend: FSDPBackend, *, averaged: bool) -> Iterator[Callable[[], Ten
             stack.enter_context(_average_in_place(backend))
         if backend.fsdp_cfg.torch_compile:
             stack.enter_context(torch.compiler.set_stance("force_eager"))
-        stack.enter_context(_evaluating(backend.policy))
+        stack.enter_context(evaluation_mode(backend.policy))
         yield partial(backend.bundle.said_by, backend.policy, backend.device)
-
-
-@contextmanager
-def _evaluating(policy: nn.Module) -> Iterator[None]:
-    """Nothing is dropped out in the block; afterwards each module is in the mode that it was in."""
-    modes = [(module, module.training) for module in policy.modules()]
-    policy.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
 
 
 @contextmanager

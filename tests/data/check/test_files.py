@@ -1,15 +1,19 @@
 """Properties of validation over files."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rl_core.data.check import batches
-from rl_core.data.check.files import validate_files
+from rl_core.data.check.files import check_files, validate_files
+from rl_core.data.check.parts import CheckSettings
 from rl_core.errors import DataError
+from schemas.contract import SchemaName
+from schemas.media_checks import MediaLimits
 from schemas.receipts import ValidationReport
 
 Validate = Callable[..., ValidationReport]
@@ -78,6 +82,35 @@ def test_unchanged_files_are_cached_and_a_change_is_explained(jsonl, good_row, a
     assert validate(path).explanation == "validated: a.jsonl changed"
     changed = validate(path, allowed_env_classes={**allowed, "x": frozenset({"list"})})
     assert not changed.cached and changed.explanation.startswith("validated: environments changed")
+
+
+CHANGED: dict[str, list[Any]] = {
+    "allowed_env_classes": [{"gsm8k": frozenset({"string"})}],
+    "default_env_class": ["gsm8k"],
+    "prompt_key": ["question"],
+    "schema": [SchemaName.PROMPT],
+    "media_root": [Path("media")],
+    "limits": [MediaLimits(max_bytes=1), MediaLimits(max_pixels=1), MediaLimits(check_remote=True)],
+    "pairs_alone": [True],
+}
+
+
+def test_a_report_serves_again_only_under_the_settings_it_was_made_with(jsonl, good_row, allowed, tmp_path) -> None:
+    path, other = (jsonl(name, [good_row(text)]) for name, text in (("a.jsonl", "1"), ("b.jsonl", "2")))
+    assert CHANGED.keys() == {one.name for one in fields(CheckSettings)}
+    settings = CheckSettings(allowed)
+
+    def is_cached(*paths: Path, held_out: Sequence[Path] = (), **changes: Any) -> bool:
+        folders = {"rejects_dir": tmp_path / "rejects", "memo_dir": tmp_path / "memo"}
+        return check_files(paths, replace(settings, **changes), held_out=held_out, **folders).cached
+
+    assert [is_cached(path), is_cached(path)] == [False, True]
+    for name, values in CHANGED.items():
+        for value in values:
+            assert not is_cached(path, **{name: value}), f"{name} {value}"
+    assert is_cached(path)
+    # The same files, one of them held out from the other.
+    assert [is_cached(path, other), is_cached(path, held_out=[other]), is_cached(path, other)] == [False, False, True]
 
 
 def test_cached_refusal_is_still_a_refusal(jsonl, good_row, validate: Validate) -> None:

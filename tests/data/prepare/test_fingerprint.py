@@ -25,6 +25,21 @@ def test_digest_follows_content_even_when_size_and_mtime_are_kept(tmp_path: Path
     assert second.sha256 == hashlib.sha256(b"two").hexdigest()
 
 
+def test_a_copy_with_the_same_size_and_time_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `cp -p` and `rsync -t` do to a file whose digest is remembered: only ctime shows it."""
+    monkeypatch.setattr(module, "SETTLE_NS", -(10**12))
+    file, other = tmp_path / "a.txt", tmp_path / "other.txt"
+    file.write_text("one")
+    first = fingerprint(file, tmp_path / "memo")
+    assert list((tmp_path / "memo").iterdir()), "nothing was remembered"
+    other.write_text("two")
+    os.utime(other, ns=(first.mtime_ns, first.mtime_ns))
+    subprocess.run(["cp", "-p", other, file], check=True)
+    second = fingerprint(file, tmp_path / "memo")
+    assert (second.num_bytes, second.mtime_ns) == (first.num_bytes, first.mtime_ns)
+    assert second.sha256 == hashlib.sha256(b"two").hexdigest()
+
+
 def test_unchanged_file_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SETTLE_NS", -(10**12))
     file = tmp_path / "a.txt"

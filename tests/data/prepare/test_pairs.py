@@ -96,6 +96,25 @@ def test_a_bad_row_is_named_or_dropped_and_counted(tmp_path: Path) -> None:
     assert plan_pairs(dropping, tmp_path / "data", tmp_path / "cache").hit
 
 
+def test_every_setting_that_decides_the_pairs_gives_another_preparation(tmp_path: Path) -> None:
+    file = tmp_path / "pairs.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in described_scenes(10, seed=1)))
+    source = {"path": str(file), "split": "train", "eval_fraction": 0.3}
+    held_out = source | {"split": "eval"}
+    recipes = [
+        recipe_of([source], [held_out]),
+        recipe_of([source], [held_out], on_invalid="drop"),
+        recipe_of([source], [held_out], on_invalid="drop", max_bad_fraction=0.1),
+        recipe_of([source | {"size": 3}], [held_out]),
+        recipe_of([source], [held_out | {"size": 3}]),
+        recipe_of([source | {"eval_fraction": 0.4}], [held_out]),
+        recipe_of([source], [held_out | {"eval_fraction": 0.4}]),
+        recipe_of([held_out], [source]),
+    ]
+    found = {plan_pairs(one, tmp_path / "data", tmp_path / "cache").run_hash for one in recipes}
+    assert len(found) == len(recipes)
+
+
 def test_described_scenes_are_seeded_and_their_answers_differ() -> None:
     rows = described_scenes(200, seed=5)
     assert rows == described_scenes(200, seed=5) != described_scenes(200, seed=6)

@@ -1,7 +1,7 @@
 """Properties of the prepared cache."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +85,36 @@ def test_place_of_inputs_and_output_is_no_part_of_the_hash(files, settings, tmp_
         for path in paths:
             path.rename(tmp_path / path.name)
     assert plan_cache(*files, settings).run_hash == there.run_hash
+
+
+OTHER_ROWS: dict[str, Any] = {
+    "tokenizer_id": "another",
+    "max_prompt_length": 11,
+    "allowed_env_classes": {"gsm8k": frozenset({"string"})},
+    "default_env_class": "gsm8k",
+    "policy": "drop",
+    "max_bad_fraction": 0.5,
+    "prompt_key": "question",
+    "template_kwargs": {"enable_thinking": False},
+}
+"""Another value of every setting that decides which rows come out."""
+
+
+def test_every_setting_that_decides_the_rows_gives_another_run_hash(files, settings) -> None:
+    places = {"name", "cache_root", "memo_dir"}
+    assert OTHER_ROWS.keys() | places == {one.name for one in fields(PreparationSettings)}
+    hashes = {plan_cache(*files, replace(settings, **{key: value})).run_hash for key, value in OTHER_ROWS.items()}
+    assert len(hashes - {plan_cache(*files, settings).run_hash}) == len(OTHER_ROWS)
+
+
+def test_a_prompt_of_the_greatest_length_is_kept(settings, tokenizer, jsonl, good_row) -> None:
+    # The template adds two words, the role and what the assistant begins with.
+    longest = settings.max_prompt_length - 2
+    train = [jsonl("train.jsonl", [good_row(" ".join("1" * num_words)) for num_words in (longest, longest + 1)])]
+    receipt = prepare_cache(train, [], settings, tokenizer=tokenizer)
+    (kept,) = load_prepared(Path(receipt.path) / "train.parquet")
+    assert kept["prompt"][0]["content"] == " ".join("1" * longest)
+    assert receipt.dropped == {"too_long": 1, "invalid": 0}
 
 
 def test_plan_agrees_with_preparation_and_writes_no_rows(files, settings, tokenizer) -> None:

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.data.prep.conftest import REPOSITORY, content, start
 
 from rl_core.data.order.vision_dataset import VisionDataset
 from rl_core.data.store.lock import OutputLock, read_owner
 from rl_core.data.store.publish import lock_path, read_sentinel
+from tests.data.stages.conftest import REPOSITORY, content, start
 
 HOLDER = """
 import sys, time

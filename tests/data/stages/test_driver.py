@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.data.prep.conftest import HERE, STAGES, start
 
 from rl_core.data.stages.base import Stage
 from rl_core.data.stages.run import load_stage, plan_stage, prepare_stage
 from rl_core.errors import DataError, RecipeError, StorageError
 from rl_core.runtime.home import Home
 from schemas.receipts import PrepReceipt, PrepStatus
+from tests.data.stages.conftest import HERE, STAGES, start
 
 Prepare = Callable[..., PrepReceipt]
 MakeStage = Callable[..., Stage[Any]]

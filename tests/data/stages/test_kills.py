@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.data.prep.conftest import HERE, STAGES, content, start
 
 from rl_core.data.stages.base import Stage
 from rl_core.data.stages.run import prepare_stage
 from rl_core.runtime.home import Home
+from tests.data.stages.conftest import HERE, STAGES, content, start
 
 NUM_KILLS = 8
 """Of each stage; one that comes after the end does not count."""

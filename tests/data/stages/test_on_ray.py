@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.data.prep.conftest import HERE, STAGES, content
 
 from rl_core.data.stages import base
 from rl_core.data.stages.base import Context, Stage
@@ -13,6 +12,7 @@ from rl_core.data.stages.run import prepare_stage
 from rl_core.distributed.ray_data_jobs import cluster_runner
 from rl_core.errors import DataError
 from rl_core.runtime.home import Home
+from tests.data.stages.conftest import HERE, STAGES, content
 
 
 # Ray Data 2.60 copies its own settings into its workers, deprecated ones included.

@@ -11,13 +11,13 @@ import numpy as np
 import pandas as pd
 import pytest
 from PIL import Image
-from tests.data.prep.conftest import content
 
 from rl_core.builtin.data.make_fixture import TABLE, draw, make_fixture
 from rl_core.data.order.preference_dataset import PreferenceDataset
 from rl_core.data.order.vision_dataset import Refusal, RowRefused, VisionDataset, vision_row
 from rl_core.errors import DataError
 from schemas.receipts import PrepReceipt
+from tests.data.stages.conftest import content
 
 Prepare = Callable[..., PrepReceipt]
 DROP = ("on_invalid=drop", "max_bad_fraction=1")
@@ -260,6 +260,21 @@ def test_what_a_blend_holds_out_by_name_leaves_the_training_rows(raw: Path, prep
     assert shards(receipt, "val") == [ask("b", id=1)]
     assert shards(receipt, "train") == [ask("a"), ask("c")]
     assert receipt.row_stats["also_held_out"] == 1
+
+
+def test_what_every_input_holds_out_leaves_the_training_rows(raw: Path, prepare: Prepare) -> None:
+    """Each of three inputs holds something out, which another one asks as well."""
+    names = ["u", "v", "w"]
+    document = {
+        "train": {"datasets": [{"name": "t", "path": "t.jsonl"}]},
+        "val": {"datasets": [{"name": name, "path": f"{name}.jsonl"} for name in names]},
+    }
+    asked = {name: [ask(name)] for name in names}
+    raw = blend(raw, {"t": [ask(name) for name in [*names, "x"]], **asked}, document)
+    receipt = prepare("text", *DROP, raw=raw)
+    assert shards(receipt, "val") == [ask(name) for name in names]
+    assert shards(receipt, "train") == [ask("x")]
+    assert receipt.row_stats["also_held_out"] == 3
 
 
 def test_weights_are_passes(raw: Path, prepare: Prepare) -> None:

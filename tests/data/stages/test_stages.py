@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from tests.data.prep.conftest import STAGES, content
 
 from rl_core.data import read_rows
 from rl_core.data.order.media_source import MultimodalRLDataSource
@@ -18,6 +17,7 @@ from rl_core.data.store.publish import parse_sentinel
 from rl_core.errors import DataError
 from schemas.media_checks import load_image
 from schemas.receipts import PrepReceipt
+from tests.data.stages.conftest import STAGES, content
 
 Prepare = Callable[..., PrepReceipt]
 

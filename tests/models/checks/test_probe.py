@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -129,6 +130,15 @@ def test_what_is_not_used_is_named_with_the_reason(tmp_path: Path) -> None:
     assert "the prompt is computed for every row" in notes
 
 
+def test_a_way_that_a_model_does_not_have_is_closed_and_no_news(tmp_path: Path) -> None:
+    saved("lfm2", tmp_path)
+    paths = loaded(tmp_path).paths
+    assert paths is not None
+    assert (set(paths.closed), paths.refused, paths.notes("Lfm2")) == ({Way.PACKED, Way.SHARED}, {}, [])
+    assert "carry something from row to row" in str(paths.why_not(Way.PACKED))
+    assert paths.why_not(Way.PADDED) is None
+
+
 def test_a_model_without_such_attention_is_loaded_with_its_own(tmp_path: Path) -> None:
     saved("gpt_oss", tmp_path)
     policy = loaded(tmp_path)
@@ -176,6 +186,62 @@ def test_modules_of_ours_that_compute_something_else_give_way_again(
     assert not any(isinstance(module, RMSNorm) for module in policy.modules())
 
 
+def test_modules_of_ours_are_tried_in_a_pass_that_learns_and_stay_refused_at_the_next_load(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rl_core.kernels.rms_norm import RMSNorm
+
+    saved("llama", tmp_path)
+    honest = RMSNorm.forward
+
+    def wrong_when_it_learns(self: RMSNorm, states: Tensor) -> Tensor:
+        return honest(self, states) * (1.5 if torch.is_grad_enabled() and states.dim() == 3 else 1.0)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RMSNorm, "forward", wrong_when_it_learns)
+        found = loaded(tmp_path).paths
+    assert found is not None and Way.KERNELS in found.refused
+    again = load_policy(str(tmp_path), ModelConfig(path=str(tmp_path)), found)
+    assert not any(isinstance(module, RMSNorm) for module in again.modules())
+    assert any(isinstance(module, RMSNorm) for module in loaded(tmp_path).modules()), "an honest one is used"
+
+
+def test_a_thousandth_of_the_spread_is_rounding_and_more_is_not() -> None:
+    truth = probe.Truth(((5,),), (((6, 7), (8,)),), ((-1.0, -2.0), (-3.0,)), spread=4.0)
+    exact_BT = torch.tensor([[-1.0, -2.0], [-3.0, 0.0]])
+    last = torch.tensor([[0.0, 0.0], [1.0, 0.0]])
+    assert probe._why_it_differs(truth, lambda: exact_BT + 0.0039 * last) is None
+    assert "by up to 0.0041" in str(probe._why_it_differs(truth, lambda: exact_BT - 0.0041 * last))
+
+    def broken() -> Tensor:
+        raise IndexError("out of range\nin a long story")
+
+    assert probe._why_it_differs(truth, broken) == "cannot be computed (IndexError: out of range)"
+
+
+def test_probed_rows_have_no_word_that_means_something_special(tmp_path: Path) -> None:
+    saved("llama", tmp_path, vocab_size=6)
+    paths = loaded(tmp_path).paths
+    assert paths is not None and paths.truth is not None
+    tokens = {token for prompt in paths.truth.prompts for token in prompt}
+    tokens |= {token for group in paths.truth.responses for response in group for token in response}
+    assert tokens == {3, 4, 5}
+
+
+def test_weights_that_are_stored_as_other_than_floats_are_named() -> None:
+    model: Any = torch.nn.Linear(2, 2)
+    model.empty = torch.nn.Parameter(torch.zeros(0))
+    probe.check_weights(model)
+    model.hf_quantizer = SimpleNamespace(is_trainable=False, quantization_config=SimpleNamespace(quant_method="gptq"))
+    with pytest.raises(ModelError, match=r"quantised weights \(gptq\) cannot be trained"):
+        probe.check_weights(model)
+    model.hf_quantizer.is_trainable = True
+    probe.check_weights(model)
+    model.weight = torch.nn.Parameter(torch.ones(2, 2, dtype=torch.int8), requires_grad=False)
+    with pytest.raises(ModelError, match="weight is stored as int8; quantised weights cannot be trained"):
+        probe.check_weights(model)
+
+
 def test_weights_that_are_no_numbers_are_named(tmp_path: Path) -> None:
     model = saved("llama", tmp_path)
     with torch.no_grad():
@@ -183,6 +249,32 @@ def test_weights_that_are_no_numbers_are_named(tmp_path: Path) -> None:
     model.save_pretrained(tmp_path)
     with pytest.raises(ModelError, match=r"1 weights hold NaN or infinity, the first is model\.layers\.1\.mlp"):
         loaded(tmp_path)
+
+
+def test_a_number_that_is_none_is_no_small_difference() -> None:
+    truth = probe.Truth(((5,),), (((6, 7),),), ((-1.0, -2.0),), 1.0)
+    assert truth.largest_difference(torch.tensor([[-1.0, -2.5]])) == 0.5
+    assert truth.largest_difference(torch.tensor([[-1.0, float("nan")]])) == float("inf")
+    assert truth.largest_difference(torch.tensor([[float("nan"), -2.0]])) == float("inf")
+
+
+def test_a_saved_buffer_may_be_infinite_but_must_be_a_number() -> None:
+    model = torch.nn.Linear(2, 2)
+    model.register_buffer("mask", torch.tensor([0.0, float("-inf")]))
+    model.register_buffer("scratch", torch.tensor([float("nan")]), persistent=False)
+    probe.check_weights(model)
+    model.register_buffer("scale", torch.tensor([1.0, float("nan")]))
+    with pytest.raises(ModelError, match="1 weights hold NaN or infinity, the first is scale"):
+        probe.check_weights(model)
+
+
+def test_the_model_attends_as_before_whatever_was_tried(tmp_path: Path) -> None:
+    saved("llama", tmp_path)
+    model = loaded(tmp_path).language_model
+    before = model.config._attn_implementation
+    with probe.same_attention(model):
+        model.set_attn_implementation("eager")
+    assert model.config._attn_implementation == before == "sdpa"
 
 
 def test_a_second_load_does_not_look_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,6 +37,7 @@ def recipe(**changes: dict[str, Any]) -> Recipe:
         ({"max_position_embeddings": 131072, "rope_scaling": LONGROPE, "original_max_position_embeddings": 4096}, 4096),
         ({"max_position_embeddings": 99, "rope_parameters": {**LONGROPE, "original_max_position_embeddings": 8}}, 8),
         ({"max_position_embeddings": 64, "rope_scaling": {"type": "dynamic", "factor": 2.0}}, 64),
+        ({"max_position_embeddings": 4096, "keep_window_size": 2048}, 2048),
         (
             {
                 "max_position_embeddings": 32768,
