@@ -6,10 +6,10 @@ import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from rl_core.distributed.device_pool import DevicePool, Devices
-from rl_core.distributed.handles import Remote
+from rl_core.distributed.handles import Handle, Remote
 from rl_core.distributed.worker import Sibling
 from rl_core.distributed.worker_group import WorkerGroup
 from rl_core.errors import RLTrainError
@@ -147,11 +147,11 @@ def remote(factory: Callable[..., T], *args: Any, **kwargs: Any) -> Remote[T]:
     built = _as_siblings(args, group), _as_siblings(kwargs, group)
     label = f"{name}.{'__init__' if factory is cls else factory.__name__}"
     group.wait(label, group.submit("build", {rank: (name, factory, *built) for rank in group.ranks}))
-    return Remote(group, name, cls)
+    return cast(T, Handle(group, name, cls))
 
 
 def _as_siblings(value: Any, group: WorkerGroup) -> Any:
-    if isinstance(value, Remote):
+    if isinstance(value, Handle):
         return Sibling(value._name) if value._group is group else value
     if type(value) in (tuple, list):
         return type(value)(_as_siblings(entry, group) for entry in value)

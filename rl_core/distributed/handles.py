@@ -1,18 +1,20 @@
 """Handles of siblings: calling a method runs it on the ranks, as its `@distributed(...)` says.
 
-A type checker sees the class behind a handle through `typed`, and compares names and arguments with
-it. What a method returns there is what one rank answers, which is right for `collect=RANK_ZERO` and
-`REDUCE`; `per_rank` gives the type of `ALL`, and `submit` that of a call under way:
+To a type checker `Remote[Engine]` is an `Engine`: names and arguments of a call are compared with
+the class behind the handle. The type of an answer is what one rank gives, which is right for
+`collect=RANK_ZERO` and `REDUCE`; `per_rank` gives that of `ALL`. A `Remote` of no named class is
+not checked.
 
-    version = handle.typed.weight_version()
-    bytes_of_each = per_rank(handle.typed.peak_memory)()
-    pending = submit(handle.typed.weight_version)
+    handle: Remote[Receiver]
+    version = handle.weight_version()
+    distributions = per_rank(handle.probe)()
+    pending = submit(handle.weight_version)  # does not wait
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, Generic, ParamSpec, TypeAlias, TypeVar, cast
 
 from rl_core.data_proto import DataProto
 from rl_core.distributed.collect import collect
@@ -20,27 +22,28 @@ from rl_core.distributed.refs import DataProtoRef, Stored
 from rl_core.distributed.worker_group import WorkerGroup
 from rl_core.ranks.dispatch import CallSpec, Collect, cut, spec_of
 
-T_co = TypeVar("T_co", covariant=True)
+T = TypeVar("T")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 P = ParamSpec("P")
 
 
-class Remote(Generic[T_co]):
-    """Handle of a sibling. `handle.method(...)` waits for the answer; `handle.method.submit(...)` does not."""
+class Handle(Generic[T]):
+    """What a `Remote[T]` is when the program runs. `handle.method(...)` waits for the answer."""
 
-    def __init__(self, group: WorkerGroup, name: str, cls: type[T_co]) -> None:
+    def __init__(self, group: WorkerGroup, name: str, cls: type[T]) -> None:
         self._group, self._name, self._cls = group, name, cls
-
-    @property
-    def typed(self) -> T_co:
-        """This handle, as a type checker should see it: with the methods of the class behind it."""
-        return cast(T_co, self)
 
     def __getattr__(self, method: str) -> RemoteMethod:
         if method.startswith("_"):
             raise AttributeError(method)
         return RemoteMethod(self._group, self._name, method, spec_of(self._cls, method))
+
+
+if TYPE_CHECKING:
+    Remote: TypeAlias = Annotated[T, "a handle of it on the ranks of a block"]
+else:
+    Remote = Handle
 
 
 class RemoteMethod:
@@ -51,10 +54,10 @@ class RemoteMethod:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call and wait. Raises: the errors of `WorkerGroup.wait`, and DataProtoError for what cannot be cut."""
-        return self.submit(*args, **kwargs).result()
+        return submit(self, *args, **kwargs).result()
 
-    def submit(self, *args: Any, **kwargs: Any) -> PendingCall[Any]:
-        """Start the call. One group runs its calls in the order they were started."""
+    def start(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> PendingCall[Any]:
+        """The call, under way."""
         plan = cut(self._spec, args, kwargs, self._group.topology)
         put = _Shipping()
         calls = {
@@ -71,12 +74,20 @@ class RemoteMethod:
             self._group, f"{self._name}.{self._method}", self._spec, futures, plan.answering, plan.num_rows
         )
 
+    @property
+    def answers_per_rank(self) -> bool:
+        """Whether the answer is a list with that of every rank."""
+        return self._spec.collect is Collect.ALL
+
 
 def submit(method: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> PendingCall[R]:
-    """Start a call of a handle's method without waiting. Raises: TypeError when it is no handle's."""
+    """Start a call of a handle's method without waiting. One group runs its calls in the order they were started.
+
+    Raises: TypeError when it is no handle's method, and DataProtoError for what cannot be cut.
+    """
     if not isinstance(method, RemoteMethod):
         raise TypeError(f"submit needs a method of a handle, got {method!r}")
-    return method.submit(*args, **kwargs)
+    return method.start(args, kwargs)
 
 
 def per_rank(method: Callable[P, R]) -> Callable[P, list[R]]:
@@ -84,9 +95,16 @@ def per_rank(method: Callable[P, R]) -> Callable[P, list[R]]:
 
     Raises: TypeError when it answers otherwise.
     """
-    if not isinstance(method, RemoteMethod) or method._spec.collect is not Collect.ALL:
+    if not isinstance(method, RemoteMethod) or not method.answers_per_rank:
         raise TypeError(f"per_rank needs a handle's method with collect=ALL, got {method!r}")
     return cast(Callable[P, list[R]], method)
+
+
+def world_size_of(handle: object) -> int:
+    """How many ranks the component behind a handle has. Raises: TypeError when it is no handle."""
+    if not isinstance(handle, Handle):
+        raise TypeError(f"world_size_of needs a handle, got {handle!r}")
+    return handle._group.world_size
 
 
 class PendingCall(Generic[R_co]):

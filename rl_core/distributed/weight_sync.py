@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from rl_core.data_proto import DataProto
-from rl_core.distributed.handles import PendingCall, Remote, per_rank, submit
+from rl_core.distributed.handles import PendingCall, Remote, per_rank, submit, world_size_of
 from rl_core.errors import WeightMismatch
 from rl_core.models.checks.comparison import difference
 from rl_core.models.export.checksums import Checksum, checksum
@@ -101,7 +101,7 @@ class WeightSync:
         # Before anything on the sending rank alone may fail: a rank that is gone would be waited for.
         asked = self._asked(version) if num_compared < NUM_COMPARED else None
         if self._sends:
-            self.rollout.typed.finish_sync(version, expected, self.dtype)
+            self.rollout.finish_sync(version, expected, self.dtype)
             if asked is not None:
                 self._compare(version, *asked)
             self._synced = version
@@ -120,7 +120,7 @@ class WeightSync:
 
     def _compare(self, version: WeightVersion, said_N: Tensor, bound: float) -> None:
         """Raises: WeightMismatch when the engine says other things of the same inputs."""
-        for rank, found_N in enumerate(per_rank(self.rollout.typed.probe)()):
+        for rank, found_N in enumerate(per_rank(self.rollout.probe)()):
             if found_N is not None and (found := difference(said_N, found_N, bound)):
                 raise WeightMismatch(
                     f"rollout engine rank {rank}, weights {version}: it does not say what the trainer says: {found}"
@@ -179,7 +179,7 @@ class ObjectStore:
 
     def send(self, bucket: Bucket) -> None:
         batch = DataProto.from_dict({WIRE: bucket.values_N.cpu()})
-        self._pending.append(submit(per_rank(self.rollout.typed.load_bucket), bucket.pieces, batch))
+        self._pending.append(submit(per_rank(self.rollout.load_bucket), bucket.pieces, batch))
         if len(self._pending) == BUCKETS_UNDER_WAY:
             self._pending.pop(0).result()
 
@@ -195,13 +195,13 @@ class Broadcasts:
         import ray
 
         self.rollout = rollout
-        host = WireHost(ray.util.get_node_ip_address(), rollout._group.world_size, backend.device)
-        joining = submit(per_rank(rollout.typed.join_wire), host.meeting)
+        host = WireHost(ray.util.get_node_ip_address(), world_size_of(rollout), backend.device)
+        joining = submit(per_rank(rollout.join_wire), host.meeting)
         self._group = host.enter()
         joining.result()
 
     def send(self, bucket: Bucket) -> None:
-        receiving = submit(per_rank(self.rollout.typed.receive_bucket), bucket.pieces, bucket.values_N.dtype)
+        receiving = submit(per_rank(self.rollout.receive_bucket), bucket.pieces, bucket.values_N.dtype)
         try:
             self._group.broadcast(bucket.values_N)
         except RuntimeError:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from rl_core.algorithms.base import StageAlgorithm
 from rl_core.data_proto import DataProto
 from rl_core.distributed import DataProtoRef, Remote, placement, remote
-from rl_core.distributed.handles import PendingCall
+from rl_core.distributed.handles import PendingCall, submit
 from rl_core.distributed.weight_sync import WeightSync
 from rl_core.ranks.rank_info import TrainTopology
 from rl_core.rewards.service import RewardService
@@ -127,7 +127,7 @@ class OneTrackTrainer(Trainer):
             version = self.up_to_date(evaluation=False)
         assert version is not None, "an engine beside training has weights of its own"
         prompts = prompt_batch(self.source.next_batch())
-        return Ahead(prompts, version, self.engine.rollout.submit(prompts, self.step_count + 1, version))
+        return Ahead(prompts, version, submit(self.engine.rollout, prompts, self.step_count + 1, version))
 
     @property
     def _sync_config(self) -> SyncConfig:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from rl_core.distributed import Remote, per_rank, submit
+from tests.distributed.components import Probe
 
 ROOT = Path(__file__).parents[2]
 SAMPLE = Path(__file__).with_name("typed_handles.py")
@@ -23,13 +24,12 @@ def test_pyright_finds_every_wrong_call_and_no_other():
     assert lines == {number for number, line in enumerate(text, 1) if line.endswith("# wrong")}
 
 
-def test_typed_calls_give_what_plain_ones_give(quad: Remote):
-    assert per_rank(quad.typed.place)() == quad.place()
-    assert submit(quad.typed.place).result() == quad.place()
+def test_every_rank_answers_in_order(quad: Remote[Probe]):
+    assert per_rank(quad.place)() == submit(quad.place).result() == quad.place()
 
 
 def test_what_is_no_method_of_a_handle_is_refused(quad: Remote):
     with pytest.raises(TypeError, match="submit needs a method of a handle"):
         submit(len, "")
     with pytest.raises(TypeError, match="collect=ALL"):
-        per_rank(quad.typed.answer)
+        per_rank(quad.answer)

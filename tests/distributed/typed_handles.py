@@ -18,19 +18,19 @@ class Counter:
 
 
 def right(counter: Remote[Counter]) -> None:
-    assert_type(counter.typed.total(1, doubled=True), int)
-    assert_type(per_rank(counter.typed.memory)(), list[int])
-    assert_type(submit(counter.typed.total, 1), PendingCall[int])
-    assert_type(submit(counter.typed.total, 1).result(), int)
-    assert_type(submit(per_rank(counter.typed.memory)).result(), list[int])
+    assert_type(counter.total(1, doubled=True), int)
+    assert_type(per_rank(counter.memory)(), list[int])
+    assert_type(submit(counter.total, 1), PendingCall[int])
+    assert_type(submit(counter.total, 1).result(), int)
+    assert_type(submit(per_rank(counter.memory)).result(), list[int])
 
 
 def wrong(counter: Remote[Counter]) -> None:
-    counter.typed.totl(1)  # wrong
-    counter.typed.total("1")  # wrong
-    counter.typed.total()  # wrong
-    counter.typed.total(1, double=True)  # wrong
-    submit(counter.typed.total, "1")  # wrong
-    submit(counter.typed.totl, 1)  # wrong
-    per_rank(counter.typed.memory)(1)  # wrong
-    counter.typed.total(1).result()  # wrong
+    counter.totl(1)  # wrong
+    counter.total("1")  # wrong
+    counter.total()  # wrong
+    counter.total(1, double=True)  # wrong
+    submit(counter.total, "1")  # wrong
+    submit(counter.totl, 1)  # wrong
+    per_rank(counter.memory)(1)  # wrong
+    counter.total(1).result()  # wrong
