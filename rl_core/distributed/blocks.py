@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 from rl_core.distributed.device_pool import DevicePool, Devices
 from rl_core.distributed.handles import Handle, Remote
@@ -128,7 +128,7 @@ def placement(
         _open_block.reset(token)
 
 
-def remote(factory: Callable[..., T], *args: Any, **kwargs: Any) -> Remote[T]:
+def remote(factory: Callable[..., T], *args: object, **kwargs: object) -> Remote[T]:
     """Build a component on every rank of the current block.
 
     Args: factory: a class, or a classmethod of it that makes an instance (`remote(Cls.from_recipe, ...)`). Handles
@@ -150,9 +150,9 @@ def remote(factory: Callable[..., T], *args: Any, **kwargs: Any) -> Remote[T]:
     return cast(T, Handle(group, name, cls))
 
 
-def _as_siblings(value: Any, group: WorkerGroup) -> Any:
+def _as_siblings(value: object, group: WorkerGroup) -> object:
     if isinstance(value, Handle):
         return Sibling(value._name) if value._group is group else value
-    if type(value) in (tuple, list):
+    if type(value) is tuple or type(value) is list:
         return type(value)(_as_siblings(entry, group) for entry in value)
     return {key: _as_siblings(entry, group) for key, entry in value.items()} if type(value) is dict else value

@@ -18,9 +18,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, ParamSpec, TypeAlias,
 
 from rl_core.data_proto import DataProto
 from rl_core.distributed.collect import collect
-from rl_core.distributed.refs import DataProtoRef, Stored
+from rl_core.distributed.refs import DataProtoRef, Part, Stored
 from rl_core.distributed.worker_group import WorkerGroup
 from rl_core.ranks.dispatch import CallSpec, Collect, cut, spec_of
+
+if TYPE_CHECKING:
+    from ray import ObjectRef
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -52,13 +55,13 @@ class RemoteMethod:
     def __init__(self, group: WorkerGroup, name: str, method: str, spec: CallSpec) -> None:
         self._group, self._name, self._method, self._spec = group, name, method, spec
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         """Call and wait. Raises: the errors of `WorkerGroup.wait`, and DataProtoError for what cannot be cut."""
         return submit(self, *args, **kwargs).result()
 
-    def start(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> PendingCall[Any]:
+    def start(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> PendingCall[Any]:
         """The call, under way."""
-        plan = cut(self._spec, args, kwargs, self._group.topology)
+        plan = cut(self._spec, args, dict(kwargs), self._group.topology)
         put = _Shipping()
         calls = {
             rank: (self._name, self._method, tuple(map(put, args)), {key: put(value) for key, value in kwargs.items()})
@@ -115,7 +118,7 @@ class PendingCall(Generic[R_co]):
         group: WorkerGroup,
         label: str,
         spec: CallSpec,
-        futures: Mapping[Any, int],
+        futures: Mapping[ObjectRef[object], int],
         answering: tuple[int, ...],
         num_rows: int | None,
     ) -> None:
@@ -127,8 +130,8 @@ class PendingCall(Generic[R_co]):
         answers = self._group.wait(self._label, self._futures)
         heard = [answers[rank] for rank in self._answering]
         if self._spec.collect is Collect.JOIN:
-            return cast(R_co, DataProtoRef(heard, self._num_rows))
-        return collect(self._spec, heard)
+            return cast(R_co, DataProtoRef(cast("list[Part]", heard), self._num_rows))
+        return cast(R_co, collect(self._spec, heard))
 
 
 class _Shipping:
@@ -137,7 +140,7 @@ class _Shipping:
     def __init__(self) -> None:
         self._stored: dict[int, tuple[DataProto, Stored]] = {}
 
-    def __call__(self, value: Any) -> Any:
+    def __call__(self, value: object) -> object:
         import ray
 
         if not isinstance(value, DataProto):

@@ -15,7 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
@@ -109,9 +109,9 @@ class WeightSync:
 
     def _held(self) -> tuple[WeightVersion | None, int]:
         """What the engine holds, and how often it was compared, by the one rank that knows how the last sync ended."""
-        held: list[Any] = [self._synced, self._num_compared]
+        held = [(self._synced, self._num_compared)]
         dist.broadcast_object_list(held, src=0)
-        return held[0], held[1]
+        return held[0]
 
     def _asked(self, version: WeightVersion) -> tuple[Tensor, float]:
         """What the trainer says of some inputs, and how far the engine may be from it. Collective."""
