@@ -2,8 +2,9 @@
 
 To a type checker `Remote[Engine]` is an `Engine`: names and arguments of a call are compared with
 the class behind the handle. The type of an answer is what one rank gives, which is right for
-`collect=RANK_ZERO` and `REDUCE`; `per_rank` gives that of `ALL`. A `Remote` of no named class is
-not checked.
+`collect=RANK_ZERO` and `REDUCE`; `per_rank` gives that of `ALL`. Batches are answered and passed on
+as a `DataProtoRef`, which a worker's own signature does not say: a handle that is called with them
+is a `Remote` of no named class, which is not checked.
 
     handle: Remote[Receiver]
     version = handle.weight_version()

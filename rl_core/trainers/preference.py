@@ -10,7 +10,7 @@ from rl_core.algorithms.preference import Preference
 from rl_core.data.order.pair_rows import PairRows
 from rl_core.data.store.reference_log_probs import Answers, ReferenceStore, open_store
 from rl_core.data_proto import DataProto
-from rl_core.distributed import DataProtoRef, placement, remote
+from rl_core.distributed import DataProtoRef, Remote, placement, remote
 from rl_core.errors import RecipeError
 from rl_core.models.bundle import ModelBundle
 from rl_core.models.locate import model_identity
@@ -67,7 +67,7 @@ class PreferenceTrainer(TextTrainer):
         topology = TrainTopology(tp_size=placed.tp_size, sp_size=placed.sp_size)
         with placement(self.pool, topology=topology) as whole:
             self.training_side()
-            self.engine = remote(
+            self.engine: Remote = remote(
                 PairEngine,
                 self.backend,
                 recipe.preference,

@@ -62,7 +62,7 @@ class UnifiedTrainer(PromptEnhancerTrainer):
                 name: StageWeight(stage.weight, stage.max_grad_norm)
                 for name, stage in ((TEXT, config.text), (IMAGES, config.images))
             }
-            self.stack = remote(UnifiedStack, backend, text.stack, images.stack, weights)
+            self.stack: Remote = remote(UnifiedStack, backend, text.stack, images.stack, weights)
         self.groups = [whole]
         text.learns, images.learns = config.text.train, config.images.train
         text.siblings_share = PARENT
