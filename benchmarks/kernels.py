@@ -82,14 +82,6 @@ def adapted_linears_off(stack: ExitStack, _side: Any) -> None:
         stack.enter_context(patch.object(module, "trained_parts", lambda *_: None))
 
 
-def weight_gradients_off(stack: ExitStack, _side: Any) -> None:
-    """torch's products."""
-    from rl_core.kernels import gated_mlp
-
-    plain = lambda grads, states: [grad.t() @ states for grad in grads]  # noqa: E731
-    stack.enter_context(patch.object(gated_mlp, "weight_gradients", plain))
-
-
 def attention_off(stack: ExitStack, _side: Any) -> None:
     """torch's scaled_dot_product_attention."""
     from rl_core.models import packing
@@ -126,7 +118,6 @@ WITH_ALL_WEIGHTS: dict[str, Off] = {
     "rms_norm": norms_off,
     "rotary": rotations_off,
     "gated_mlp": gated_mlps_off,
-    "weight_gradients": weight_gradients_off,
     "bfloat16_attention": attention_off,
     "ragged_rows": rectangles_off,
     "packed_products": packed_products_off,

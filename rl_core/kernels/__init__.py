@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from rl_core.kernels.ragged_rows import Rectangle, Rectangles, Row, lay_out_rows
     from rl_core.kernels.rms_norm import RMSNorm
     from rl_core.kernels.rotary import turn
-    from rl_core.kernels.weight_gradients import weight_gradients
 
 __all__ = [
     "AdaptedLinear",
@@ -48,7 +47,6 @@ __all__ = [
     "packed_weights",
     "product_in_float32",
     "turn",
-    "weight_gradients",
     "widen_products",
 ]
 
@@ -72,7 +70,6 @@ _HOMES = {
     "packed_weights": "rl_core.kernels.packed_products",
     "product_in_float32": "rl_core.kernels.float32_matmul",
     "turn": "rl_core.kernels.rotary",
-    "weight_gradients": "rl_core.kernels.weight_gradients",
     "widen_products": "rl_core.kernels.float32_matmul",
 }
 

@@ -17,7 +17,8 @@ MEASURED_ON = ("cpu",)
 def accelerate(model: nn.Module, device: torch.device) -> Replaced:
     """Replace modules of a transformers model by quick ones that compute the same.
 
-    A model that moves to another device later keeps them.
+    A model that is loaded on a CPU and moves to a GPU keeps them: whole steps were measured with
+    them there (`make bench-gpu`).
 
     Args: device: where the model lies; nothing is replaced on a kind that is not in `MEASURED_ON`.
     Returns: what gave way, to be put back by `undo()`; empty where nothing did.
