@@ -52,13 +52,6 @@ def norms_off(stack: ExitStack, _side: Any) -> None:
     stack.enter_context(patch.object(RMSNorm, "forward", forward))
 
 
-def rotations_off(stack: ExitStack, _side: Any) -> None:
-    """transformers' own function."""
-    from rl_core.kernels.rotary import Rotation
-
-    stack.enter_context(patch.object(Rotation, "__call__", lambda ours, *args, **named: ours.theirs(*args, **named)))
-
-
 def gated_mlps_off(stack: ExitStack, _side: Any) -> None:
     """Autograd's backward pass of the plain formula."""
     from rl_core.kernels import adapted_mlp, gated_mlp
@@ -116,7 +109,6 @@ def narrow_head_off(stack: ExitStack, _side: Any) -> None:
 
 WITH_ALL_WEIGHTS: dict[str, Off] = {
     "rms_norm": norms_off,
-    "rotary": rotations_off,
     "gated_mlp": gated_mlps_off,
     "bfloat16_attention": attention_off,
     "ragged_rows": rectangles_off,

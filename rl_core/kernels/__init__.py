@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from rl_core.kernels.quick_modules import accelerate
     from rl_core.kernels.ragged_rows import Rectangle, Rectangles, Row, lay_out_rows
     from rl_core.kernels.rms_norm import RMSNorm
-    from rl_core.kernels.rotary import turn
 
 __all__ = [
     "AdaptedLinear",
@@ -46,7 +45,6 @@ __all__ = [
     "multiplies_in_tiles",
     "packed_weights",
     "product_in_float32",
-    "turn",
     "widen_products",
 ]
 
@@ -69,7 +67,6 @@ _HOMES = {
     "multiplies_in_tiles": "rl_core.kernels.float32_matmul",
     "packed_weights": "rl_core.kernels.packed_products",
     "product_in_float32": "rl_core.kernels.float32_matmul",
-    "turn": "rl_core.kernels.rotary",
     "widen_products": "rl_core.kernels.float32_matmul",
 }
 

@@ -8,7 +8,6 @@ from torch import nn
 from rl_core.kernels.gated_mlp import use_gated_mlps
 from rl_core.kernels.replace import Replaced
 from rl_core.kernels.rms_norm import use_quick_norms
-from rl_core.kernels.rotary import use_quick_rotations
 
 MEASURED_ON = ("cpu",)
 """Kinds of devices on which these modules were timed beside the model's own."""
@@ -25,6 +24,6 @@ def accelerate(model: nn.Module, device: torch.device) -> Replaced:
     """
     replaced = Replaced()
     if device.type in MEASURED_ON:
-        for replace in (use_quick_norms, use_gated_mlps, use_quick_rotations):
+        for replace in (use_quick_norms, use_gated_mlps):
             replaced.extend(replace(model))
     return replaced
