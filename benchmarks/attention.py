@@ -2,9 +2,8 @@
 
     python -m benchmarks.attention [--threads 2] [--repeats 20] [--rows 16]
 
-`ours` is what training does up to a length where the processor multiplies in bfloat16
-(`rl_core.kernels.bfloat16_attention`), `float32` what it does on others. Milliseconds are the least of the repeats, of
-the wall clock.
+`ours` is what training does up to a length where the processor multiplies in bfloat16, `float32` what it does on
+others. Milliseconds are the least of the repeats, of the wall clock.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from benchmarks import page
 from benchmarks.products import least_ms
-from rl_core.kernels.bfloat16_attention import attend
+from rl_core.kernels import attend_in_bfloat16
 
 HEADS, KEY_HEADS, SIZE = 9, 3, 64
 LENGTHS = (64, 107, 256, 512, 1024)
@@ -38,7 +37,7 @@ def wide(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 def ours(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """Backward in whole products."""
-    return attend(query, key, value, SCALE)
+    return attend_in_bfloat16(query, key, value, SCALE)
 
 
 def forward_and_backward_ms(attend: Attend, rows: int, length: int, repeats: int) -> float:

@@ -243,7 +243,7 @@ def prepare() -> None:
         ),
         *(
             "rl_core.models.export.folder",
-            "rl_core.kernels.packed_weights",
+            "rl_core.kernels.packed_products",
             "rl_core.train.stacks.token_stack",
             "rl_core.train.weights.buckets",
         ),

@@ -254,7 +254,7 @@ def decoded(bundle: Any) -> Found:
 
 def sampled(backend: Any, temperature: float = 1.0) -> list[Reply]:
     """Several replies to each prompt."""
-    from rl_core.kernels.packed_weights import packed_weights
+    from rl_core.kernels import packed_weights
     from rl_core.models.decoding.decode import Request, Sampling, decode
 
     prompts = list(dict.fromkeys(prompt for prompt, _ in rows()))

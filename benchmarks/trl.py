@@ -36,8 +36,7 @@ from benchmarks import page
 from benchmarks.products import least_ms
 from benchmarks.random_models import MODEL
 from rl_core.builtin.data.reasoning_problems import GenerateSpec, materialise
-from rl_core.kernels.float32_matmul import has_bfloat16_products
-from rl_core.kernels.packed_weights import packed_weights
+from rl_core.kernels import has_bfloat16_products, packed_weights
 from rl_core.models.locate import locate
 from rl_core.runs.recipes import load_recipe
 from rl_core.runtime.home import Home

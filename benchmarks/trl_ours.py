@@ -21,8 +21,7 @@ import torch.distributed as dist
 
 from rl_core.algorithms import algorithms
 from rl_core.data.prepare.prompt_items import ItemMaker
-from rl_core.kernels.allocator import keep_freed_memory
-from rl_core.kernels.float32_matmul import widen_products
+from rl_core.kernels import keep_freed_memory, widen_products
 from rl_core.models.bundle import ModelBundle
 from rl_core.ranks.rank_info import RankInfo
 from rl_core.rollout.engine import RolloutEngine

@@ -8,11 +8,10 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorCollection, TensorDictBase
 from torch import Tensor
 
 from rl_core.data_proto import jagged
@@ -20,7 +19,7 @@ from rl_core.data_proto import jagged
 Pairs = frozenset[tuple[int, int]]
 
 
-def same(one: Any, two: Any, *, tolerance: float = 0.0, _open: Pairs = frozenset()) -> bool:
+def same(one: object, two: object, *, tolerance: float = 0.0, _open: Pairs = frozenset()) -> bool:
     """Deep equality of tensors, arrays, mappings, sequences, dataclasses and plain values.
 
     Tensors and arrays must agree in dtype and shape. `tolerance` is relative and absolute, for Python numbers only.
@@ -30,7 +29,7 @@ def same(one: Any, two: Any, *, tolerance: float = 0.0, _open: Pairs = frozenset
         return True
     inner = _open | {(id(one), id(two))}
 
-    def within(a: Any, b: Any) -> bool:
+    def within(a: object, b: object) -> bool:
         return same(a, b, tolerance=tolerance, _open=inner)
 
     if isinstance(one, Tensor) or isinstance(two, Tensor):
@@ -69,7 +68,7 @@ def same_tensor(one: Tensor, two: Tensor) -> bool:
     return bool(((one == two) | (one.isnan() & two.isnan())).all())
 
 
-def _same_plain(one: Any, two: Any, tolerance: float) -> bool:
+def _same_plain(one: object, two: object, tolerance: float) -> bool:
     if isinstance(one, int | float) and isinstance(two, int | float):
         if math.isnan(one) or math.isnan(two):
             return math.isnan(one) and math.isnan(two)
@@ -80,12 +79,12 @@ def _same_plain(one: Any, two: Any, tolerance: float) -> bool:
     return bool(np.all(one == two))
 
 
-def shape_of(value: Any) -> list[Any]:
+def shape_of(value: Tensor | TensorCollection | np.ndarray) -> list[int | str]:
     """Shape for a message; the ragged dimension of a jagged tensor is `j`."""
     return [size if isinstance(size, int) else "j" for size in value.shape]
 
 
-def describe(value: Any) -> str:
+def describe(value: object) -> str:
     """A value for a message: kind and shape of what is large, the value of what is small."""
     if isinstance(value, Tensor):
         return f"{shape_of(value)} {str(value.dtype).removeprefix('torch.')}"

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from rl_core.data_proto.merge import cat_columns
 from rl_core.data_proto.proto import DataProto, DataProtoItem
 
 Proto = TypeVar("Proto", bound=DataProto)
+Column = TypeVar("Column", Tensor, np.ndarray)
 logger = logging.getLogger(__name__)
 
 
@@ -77,7 +78,7 @@ def _reshaped(data: Proto, leading: tuple[int, ...], replaced: int) -> Proto:
     return folded
 
 
-def _reshape(key: str, value: Any, leading: tuple[int, ...], replaced: int) -> Any:
+def _reshape(key: str, value: Column, leading: tuple[int, ...], replaced: int) -> Column:
     if isinstance(value, Tensor) and value.is_nested:
         raise DataProtoError(f"{key!r} is jagged and cannot be folded; pad it, or fold the other columns")
     if value.ndim < replaced:
@@ -102,7 +103,7 @@ def collate_fn(x: Sequence[DataProtoItem]) -> DataProto:
     return DataProto(batch, {key: column_of_rows(rows) for key, rows in columns.items()})
 
 
-def _stacked(rows: list[Any], ragged: bool, shared_offsets: dict[tuple[int, ...], Tensor]) -> Any:
+def _stacked(rows: list[Tensor], ragged: bool, shared_offsets: dict[tuple[int, ...], Tensor]) -> Tensor:
     lengths = tuple(len(row) for row in rows) if isinstance(rows[0], Tensor) and rows[0].dim() else ()
     if not ragged and len(set(lengths)) <= 1:
         return torch.stack(rows)
@@ -113,6 +114,8 @@ def _stacked(rows: list[Any], ragged: bool, shared_offsets: dict[tuple[int, ...]
 
 Header = dict[str, tuple[str, torch.dtype, list[int]]]
 """Of each tensor column: dense or jagged, dtype, trailing shape of its values."""
+Gathered = tuple[Header | None, int, dict[str, np.ndarray]]
+"""What a rank says of itself: its tensor columns, number of rows, and the other columns."""
 
 
 def all_gather_data_proto(data: DataProto, process_group: dist.ProcessGroup | None = None) -> None:
@@ -122,8 +125,9 @@ def all_gather_data_proto(data: DataProto, process_group: dist.ProcessGroup | No
     come back on the device they were on. Raises: DataProtoError, on every rank, when the ranks' columns differ.
     """
     mine = _header(data)
-    gathered: list[Any] = [None] * dist.get_world_size(process_group)
-    dist.all_gather_object(gathered, (mine, len(data), data.non_tensor_batch), group=process_group)
+    answers: list[Gathered | None] = [None] * dist.get_world_size(process_group)
+    dist.all_gather_object(answers, (mine, len(data), data.non_tensor_batch), group=process_group)
+    gathered = [answer for answer in answers if answer is not None]
     for rank, (header, _, columns) in enumerate(gathered):
         if header != gathered[0][0] or columns.keys() != gathered[0][2].keys():
             raise DataProtoError(
@@ -184,6 +188,23 @@ def _collective_device(group: dist.ProcessGroup | None) -> torch.device:
     return torch.device("cuda", torch.cuda.current_device()) if "nccl" in backend else torch.device("cpu")
 
 
+@runtime_checkable
+class Future(Protocol):
+    """What `concurrent.futures` gives for work under way."""
+
+    def result(self) -> object:
+        """Wait for the answer."""
+        ...
+
+
+class ObjectReference(Protocol):
+    """What Ray gives for work under way."""
+
+    def future(self) -> Future:
+        """The same for `concurrent.futures`."""
+        ...
+
+
 @dataclass
 class DataProtoFuture:
     """The answers of several workers, joined by `collect_fn` and cut by `dispatch_fn` where `get` is called.
@@ -191,12 +212,12 @@ class DataProtoFuture:
     `futures` are Ray object references or `concurrent.futures.Future`s. The driver passes it on without fetching.
     """
 
-    collect_fn: Callable[[list[Any]], Any]
-    futures: list[Any]
-    dispatch_fn: Callable[[Any], Any] | None = None
+    collect_fn: Callable[[list[DataProto]], DataProto]
+    futures: list[Future | ObjectReference]
+    dispatch_fn: Callable[[DataProto], DataProto] | None = None
 
     @staticmethod
-    def concat(data: Sequence[Any]) -> DataProtoFuture:
+    def concat(data: Sequence[Future | ObjectReference]) -> DataProtoFuture:
         """The rows of all answers, in order."""
         return DataProtoFuture(collect_fn=DataProto.concat, futures=list(data))
 
@@ -207,13 +228,15 @@ class DataProtoFuture:
             for index in range(chunks)
         ]
 
-    def get(self) -> Any:
+    def get(self) -> DataProto:
         """Wait and fetch. Raises: what a worker raised, or DataProtoError for an answer that is no DataProto."""
-        waiting = [future if hasattr(future, "result") else future.future() for future in self.futures]
-        answers = [future.result() for future in waiting]
-        for number, answer in enumerate(answers):
+        waiting = [future if isinstance(future, Future) else future.future() for future in self.futures]
+        answers: list[DataProto] = []
+        for number, future in enumerate(waiting):
+            answer = future.result()
             if not isinstance(answer, DataProto):
                 raise DataProtoError(f"answer {number} is a {type(answer).__name__}, not a DataProto")
+            answers.append(answer)
         whole = self.collect_fn(answers)
         return whole if self.dispatch_fn is None else self.dispatch_fn(whole)
 

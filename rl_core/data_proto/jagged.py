@@ -7,12 +7,15 @@ may be combined by arithmetic, so everything made from shared offsets in one ope
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor
 
 from rl_core.data_proto.errors import DataProtoError
+
+if TYPE_CHECKING:
+    from torch.nested._internal.nested_tensor import NestedTensor
 
 
 def is_jagged(value: object) -> bool:
@@ -26,15 +29,15 @@ def check_layout(key: str, value: Tensor) -> None:
         raise DataProtoError(f"{key!r} is a nested tensor of layout {value.layout}; make it with layout=torch.jagged")
 
 
-def parts(nested: Any) -> tuple[Tensor, Tensor]:
+def parts(nested: Tensor) -> tuple[Tensor, Tensor]:
     """Values and offsets of a column that is ragged in dimension 1 and has no holes."""
     # torch has no public name yet for the ragged dimension of a nested tensor.
-    if nested._ragged_idx != 1:
-        raise DataProtoError(f"a jagged column must be ragged in dimension 1, not {nested._ragged_idx}")
-    if nested.lengths() is None:
-        return nested.values(), nested.offsets()
-    whole: Any = torch.nested.as_nested_tensor(list(nested.unbind()), layout=torch.jagged)
-    return whole.values(), whole.offsets()
+    column = cast("NestedTensor", nested)
+    if column._ragged_idx != 1:
+        raise DataProtoError(f"a jagged column must be ragged in dimension 1, not {column._ragged_idx}")
+    if column.lengths() is not None:
+        column = cast("NestedTensor", torch.nested.as_nested_tensor(list(nested.unbind()), layout=torch.jagged))
+    return column.values(), column.offsets()
 
 
 def join(values: Tensor, offsets: Tensor) -> Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -11,15 +10,18 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from rl_core.data_proto import jagged
-from rl_core.data_proto.columns import copied
+from rl_core.data_proto.columns import MetaInfo, copied
 from rl_core.data_proto.compare import describe, same, shape_of
 from rl_core.data_proto.errors import DataProtoError
-from rl_core.data_proto.rows import unchecked
+from rl_core.data_proto.rows import Value, unchecked
 
 META_TOLERANCE = 1e-6
 """Ranks may compute the same metadata float in another order; so far apart are they still one value."""
 
 METRICS = "metrics"
+
+Columns = Mapping[str, Value] | Mapping[str, np.ndarray] | MetaInfo | TensorDictBase
+"""Named values."""
 
 
 def union_tensor_dict(tensor_dict1: TensorDict, tensor_dict2: TensorDict) -> TensorDict:
@@ -52,20 +54,20 @@ def union_numpy_dict(tensor_dict1: dict[str, np.ndarray], tensor_dict2: dict[str
     return tensor_dict1
 
 
-def check_shared(one: Any, two: Any, kind: str) -> None:
+def check_shared(one: Columns, two: Columns, kind: str) -> None:
     """Raises: DataProtoError naming a shared key whose values differ."""
     for key in sorted(set(one.keys()) & set(two.keys()), key=str):
         if not same(one[key], two[key]):
             raise DataProtoError(f"union: {key!r} differs: {describe(one[key])} and {describe(two[key])} ({kind})")
 
 
-def merged_meta(metas: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def merged_meta(metas: Sequence[MetaInfo]) -> MetaInfo:
     """One `meta_info` for the joined rows: equal values once, `metrics` as a list of values under each name.
 
     Raises: DataProtoError when a key other than `metrics` has values that differ by more than 1e-6.
     """
-    merged: dict[str, Any] = {}
-    metrics: list[Mapping[str, Any]] = []
+    merged: MetaInfo = {}
+    metrics: list[Mapping[str, object]] = []
     for part, meta in enumerate(metas):
         for key, value in meta.items():
             if key == METRICS:
@@ -111,20 +113,21 @@ def cat_columns(tables: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray
     return {key: np.concatenate([table[key] for table in tables]) for key in first}
 
 
-def _cat(key: str, values: list[Any], shared_offsets: dict[tuple[int, ...], Tensor]) -> Any:
-    first = values[0]
-    if not isinstance(first, Tensor):
-        return torch.cat(values, dim=0)
-    if any(value.is_nested for value in values):
-        if not all(value.is_nested for value in values):
-            kinds = [describe(value) for value in values]
+def _cat(key: str, values: Sequence[Value], shared_offsets: dict[tuple[int, ...], Tensor]) -> Value:
+    tensors = [value for value in values if isinstance(value, Tensor)]
+    if len(tensors) < len(values):
+        return TensorDict.cat(list(values))
+    if any(tensor.is_nested for tensor in tensors):
+        if not all(tensor.is_nested for tensor in tensors):
+            kinds = [describe(tensor) for tensor in tensors]
             raise DataProtoError(f"concat: {key!r} differs: jagged in some parts only: {kinds}")
-        return jagged.concatenated(values, shared_offsets)
-    for value in values:
-        if value.shape[1:] != first.shape[1:]:
-            raise DataProtoError(f"concat: {key!r} differs: {describe(first)} and {describe(value)}")
-    return torch.cat(values)
+        return jagged.concatenated(tensors, shared_offsets)
+    first = tensors[0]
+    for tensor in tensors:
+        if tensor.shape[1:] != first.shape[1:]:
+            raise DataProtoError(f"concat: {key!r} differs: {describe(first)} and {describe(tensor)}")
+    return torch.cat(tensors)
 
 
-def _names(metrics: Iterable[Mapping[str, Any]]) -> list[str]:
+def _names(metrics: Iterable[Mapping[str, object]]) -> list[str]:
     return list(dict.fromkeys(name for one in metrics for name in one))

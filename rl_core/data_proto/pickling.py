@@ -17,7 +17,8 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from operator import index
+from typing import SupportsIndex, TypeVar, cast
 
 import numpy as np
 import torch
@@ -36,11 +37,12 @@ class PackedTensor:
     def __init__(self, tensor: Tensor) -> None:
         self.tensor = tensor
 
-    def __reduce_ex__(self, protocol: Any) -> tuple[Callable[..., Tensor], tuple[Any, ...]]:
-        if protocol < 3:
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Callable[..., Tensor], tuple[object, ...]]:
+        level = index(protocol)
+        if level < 3:
             return _itself, (self.tensor,)
         dtype, shape, data = flat_bytes(self.tensor)
-        buffer = pickle.PickleBuffer(data) if protocol >= 5 else data.tobytes()
+        buffer = pickle.PickleBuffer(data.data) if level >= 5 else data.tobytes()
         return tensor_from_bytes, (dtype, shape, buffer, str(self.tensor.device))
 
 
@@ -49,10 +51,10 @@ class PackedJagged:
 
     __slots__ = ("offsets", "values")
 
-    def __init__(self, values: PackedTensor, offsets: PackedTensor) -> None:
+    def __init__(self, values: PackedTensor | Tensor, offsets: PackedTensor | Tensor) -> None:
         self.values, self.offsets = values, offsets
 
-    def __reduce_ex__(self, protocol: Any) -> tuple[Callable[..., Tensor], tuple[Any, ...]]:
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Callable[..., Tensor], tuple[object, ...]]:
         return jagged.join, (self.values, self.offsets)
 
 
@@ -61,12 +63,18 @@ class PackedTensorDict:
 
     __slots__ = ("batch_size", "device", "values")
 
-    def __init__(self, values: dict[str, Any], batch_size: tuple[int, ...], device: str | None) -> None:
+    def __init__(self, values: dict[str, object], batch_size: tuple[int, ...], device: str | None) -> None:
         self.values, self.batch_size, self.device = values, batch_size, device
 
-    def __reduce_ex__(self, protocol: Any) -> tuple[Callable[..., TensorDict], tuple[Any, ...]]:
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Callable[..., TensorDict], tuple[object, ...]]:
         return _tensordict, (self.values, self.batch_size, self.device)
 
+
+Packed = PackedTensor | PackedJagged | PackedTensorDict
+"""What stands for tensors in a pickle."""
+Bytes = bytes | bytearray | memoryview | np.ndarray
+"""A buffer."""
+V = TypeVar("V")
 
 PLAIN = frozenset({str, bytes, int, float, bool, type(None)})
 """Types that hold no tensor and are met by the thousand."""
@@ -76,11 +84,11 @@ class Packer:
     """Replaces the tensors inside a value by their packed forms; containers without tensors stay themselves."""
 
     def __init__(self) -> None:
-        self._done: dict[int, Any] = {}
+        self._done: dict[int, object] = {}
         # Identities in `_done` mean something only while their owners live.
-        self._alive: list[Any] = []
+        self._alive: list[object] = []
 
-    def pack(self, value: Any) -> Any:
+    def pack(self, value: V) -> V | Packed:
         """The value with its tensors packed, at any depth of dicts, lists, tuples and object arrays."""
         if _holds_nothing(value):
             return value
@@ -89,13 +97,13 @@ class Packer:
             self._done[id(value)] = value
             self._alive.append(value)
             self._done[id(value)] = self._packed(value)
-        return self._done[id(value)]
+        return cast("V | Packed", self._done[id(value)])
 
-    def _packed(self, value: Any) -> Any:
+    def _packed(self, value: object) -> object:
         if type(value) is dict:
             items = {key: self.pack(one) for key, one in value.items()}
             return items if any(items[key] is not one for key, one in value.items()) else value
-        if type(value) in (list, tuple):
+        if type(value) is list or type(value) is tuple:
             packed = [self.pack(one) for one in value]
             changed = any(new is not old for new, old in zip(packed, value, strict=True))
             return type(value)(packed) if changed else value
@@ -103,13 +111,17 @@ class Packer:
             return self._packed_array(value)
         if isinstance(value, Tensor):
             return self._packed_tensor(value)
+        assert isinstance(value, TensorDictBase), type(value)
         device = None if value.device is None else str(value.device)
-        return PackedTensorDict({key: self.pack(one) for key, one in value.items()}, tuple(value.batch_size), device)
+        return PackedTensorDict(
+            {str(key): self.pack(one) for key, one in value.items()}, tuple(value.batch_size), device
+        )
 
-    def _packed_tensor(self, tensor: Tensor) -> Any:
+    def _packed_tensor(self, tensor: Tensor) -> PackedTensor | PackedJagged | Tensor:
         if tensor.is_nested:
             values, offsets = jagged.parts(tensor.detach())
-            return PackedJagged(self.pack(values), self.pack(offsets))
+            packed = self.pack(values), self.pack(offsets)
+            return PackedJagged(*cast("tuple[PackedTensor | Tensor, PackedTensor | Tensor]", packed))
         return PackedTensor(tensor) if _is_flat(tensor) else tensor
 
     def _packed_array(self, array: np.ndarray) -> np.ndarray:
@@ -131,29 +143,29 @@ def _is_packed(cls: type) -> bool:
     return issubclass(cls, Tensor | TensorDictBase | np.ndarray)
 
 
-def _holds_nothing(value: Any) -> bool:
+def _holds_nothing(value: object) -> bool:
     """Whether a value can be told at a glance to hold no tensor."""
     cls = type(value)
-    if cls is dict:
+    if type(value) is dict:
         return PLAIN.issuperset(map(type, value.values()))
-    if cls is list or cls is tuple:
+    if type(value) is list or type(value) is tuple:
         return PLAIN.issuperset(map(type, value))
     return cls in PLAIN or not _is_packed(cls)
 
 
-def flat_bytes(tensor: Tensor) -> tuple[str, tuple[int, ...], Any]:
+def flat_bytes(tensor: Tensor) -> tuple[str, tuple[int, ...], np.ndarray]:
     """Name of the dtype, shape, and the bytes in row order: its own memory for a contiguous tensor on the CPU."""
     flat = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().view(-1)
     return str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), flat.view(torch.uint8).numpy()
 
 
-def tensor_from_bytes(dtype: str, shape: tuple[int, ...], data: Any, device: str = "cpu") -> Tensor:
+def tensor_from_bytes(dtype: str, shape: tuple[int, ...], data: Bytes, device: str = "cpu") -> Tensor:
     """The tensor whose bytes lie in a buffer, without copying them.
 
     Torch knows no read-only memory. A tensor over a read-only buffer (the object store's) therefore shares it, and
     writing into it in place writes into the store: `DataProto.clone()` gives memory of one's own.
     """
-    memory = memoryview(data)
+    memory = memoryview(data.data if isinstance(data, np.ndarray) else data)
     torch_dtype = getattr(torch, dtype)
     if not memory.nbytes:
         return torch.empty(shape, dtype=torch_dtype, device=_present(device))
@@ -169,7 +181,7 @@ class _Writable:
         self.__array_interface__ = {**self.owner.__array_interface__, "data": (self.owner.ctypes.data, False)}
 
 
-def _tensordict(values: dict[str, Any], batch_size: tuple[int, ...], device: str | None) -> TensorDict:
+def _tensordict(values: dict[str, Tensor], batch_size: tuple[int, ...], device: str | None) -> TensorDict:
     return TensorDict(values, batch_size=batch_size, device=None if device is None else _present(device))
 
 
@@ -188,12 +200,16 @@ def _is_flat(tensor: Tensor) -> bool:
     return plain and tensor.layout == torch.strided and not tensor.is_quantized and tensor.device.type != "meta"
 
 
-def _itself(value: Any) -> Any:
-    return value
+def _itself(tensor: Tensor) -> Tensor:
+    return tensor
 
 
-SerializedTensor = tuple[str, tuple[int, ...], Any]
+SerializedTensor = tuple[str, tuple[int, ...], Bytes]
 """Name of the dtype, shape, and a buffer of the bytes in row order."""
+SerializedRows = tuple[str, list[SerializedTensor]]
+"""Layout and rows of a nested tensor."""
+Serialized = tuple[tuple[int, ...], str | None, dict[str, SerializedTensor | SerializedRows]]
+"""Batch size, device and tensors of a TensorDict."""
 
 
 def serialize_single_tensor(obj: Tensor) -> SerializedTensor:
@@ -207,17 +223,17 @@ def deserialize_single_tensor(arr: SerializedTensor) -> Tensor:
     return tensor_from_bytes(dtype, tuple(shape), bytearray(data))
 
 
-def serialize_tensordict(batch: TensorDict) -> tuple[tuple[int, ...], str | None, dict[str, Any]]:
+def serialize_tensordict(batch: TensorDict) -> Serialized:
     """Batch size, device and the tensors; a nested one as its layout and its rows."""
-    items: dict[str, Any] = {}
+    items: dict[str, SerializedTensor | SerializedRows] = {}
     for key, value in batch.items():
         if not isinstance(value, Tensor):
             raise DataProtoError(f"{key!r} is a {type(value).__name__}; only tensors can be serialised")
-        items[key] = _nested(value) if value.is_nested else serialize_single_tensor(value)
+        items[str(key)] = _nested(value) if value.is_nested else serialize_single_tensor(value)
     return tuple(batch.batch_size), None if batch.device is None else str(batch.device), items
 
 
-def deserialize_tensordict(arr: tuple[Any, Any, dict[str, Any]]) -> TensorDict:
+def deserialize_tensordict(arr: Serialized) -> TensorDict:
     """The TensorDict that `serialize_tensordict` took. Raises: DataProtoError for anything else."""
     batch_size, device, items = arr
     values: dict[str, Tensor] = {}
@@ -233,7 +249,7 @@ def deserialize_tensordict(arr: tuple[Any, Any, dict[str, Any]]) -> TensorDict:
     return TensorDict(values, batch_size=batch_size, device=device)
 
 
-def _nested(nested: Tensor) -> tuple[str, list[SerializedTensor]]:
+def _nested(nested: Tensor) -> SerializedRows:
     """The layout and the rows, of a jagged tensor with an empty one behind them: it keeps dtype and trailing shape."""
     if nested.layout != torch.jagged:
         return "strided", [serialize_single_tensor(row) for row in nested.unbind()]

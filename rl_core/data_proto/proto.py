@@ -11,10 +11,10 @@ from __future__ import annotations
 import copy
 import os
 import pickle
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn, Self, TypeVar, overload
 
 import numpy as np
 import torch
@@ -23,7 +23,9 @@ from torch import Tensor
 
 from rl_core.data_proto import jagged, merge
 from rl_core.data_proto.columns import (
+    MetaInfo,
     as_column,
+    checked_tensor,
     copied,
     key_list,
     num_bytes,
@@ -35,7 +37,10 @@ from rl_core.data_proto.compare import shape_of
 from rl_core.data_proto.errors import DataProtoError, DataProtoKeyError
 from rl_core.data_proto.padding import DataProtoConfig
 from rl_core.data_proto.pickling import PackedTensorDict, Packer
-from rl_core.data_proto.rows import Index, Rows, chunked, consecutive, mini_batch_rows, unchecked
+from rl_core.data_proto.rows import Index, LoaderOptions, Rows, chunked, consecutive, mini_batch_rows, unchecked
+
+V = TypeVar("V")
+Proto = TypeVar("Proto", bound="DataProto")
 
 
 @dataclass
@@ -44,7 +49,7 @@ class DataProtoItem:
 
     batch: TensorDict | None = None
     non_tensor_batch: dict[str, Any] = field(default_factory=dict)
-    meta_info: dict[str, Any] = field(default_factory=dict)
+    meta_info: MetaInfo = field(default_factory=dict)
     jagged_keys: frozenset[str] = frozenset()
     """Tensors that were rows of a jagged column, which `collate_fn` makes one again whatever their lengths."""
 
@@ -55,7 +60,7 @@ class DataProto:
 
     batch: TensorDict | None = None
     non_tensor_batch: dict[str, np.ndarray] = field(default_factory=dict)
-    meta_info: dict[str, Any] = field(default_factory=dict)
+    meta_info: MetaInfo = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.non_tensor_batch = {} if self.non_tensor_batch is None else self.non_tensor_batch
@@ -66,8 +71,8 @@ class DataProto:
     def from_dict(
         cls,
         tensors: dict[str, Tensor] | None = None,
-        non_tensors: dict[str, Any] | None = None,
-        meta_info: dict[str, Any] | None = None,
+        non_tensors: Mapping[str, object] | None = None,
+        meta_info: MetaInfo | None = None,
         num_batch_dims: int = 1,
         auto_padding: bool = False,
     ) -> Self:
@@ -79,7 +84,7 @@ class DataProto:
         if num_batch_dims != 1:
             raise DataProtoError(f"a DataProto has one batch dimension, not {num_batch_dims}")
         for key, tensor in (tensors or {}).items():
-            check_tensor(key, tensor)
+            checked_tensor(key, tensor)
         lengths = {key: tensor.shape[0] for key, tensor in (tensors or {}).items()}
         if len(set(lengths.values())) > 1:
             raise DataProtoError(f"tensors differ in their leading dimension: {lengths}")
@@ -92,7 +97,7 @@ class DataProto:
 
     @classmethod
     def from_single_dict(
-        cls, data: dict[str, Tensor | np.ndarray], meta_info: dict[str, Any] | None = None, auto_padding: bool = False
+        cls, data: dict[str, Tensor | np.ndarray], meta_info: MetaInfo | None = None, auto_padding: bool = False
     ) -> Self:
         """A batch from one mapping: tensors to `batch`, arrays to `non_tensor_batch`.
 
@@ -110,7 +115,7 @@ class DataProto:
 
     @classmethod
     def from_tensordict(
-        cls, tensor_dict: TensorDict, meta_info: dict[str, Any] | None = None, num_batch_dims: int = 1
+        cls, tensor_dict: TensorDict, meta_info: MetaInfo | None = None, num_batch_dims: int = 1
     ) -> Self:
         """The inverse of `to_tensordict`: stacks of objects become columns, single objects metadata."""
         if num_batch_dims != 1:
@@ -122,7 +127,7 @@ class DataProto:
         """One TensorDict of everything. Raises: DataProtoError for a name that is used twice."""
         return tensordict_of(self.batch, self.non_tensor_batch, self.meta_info, len(self))
 
-    def derived(self, batch: TensorDict | None, columns: dict[str, np.ndarray], meta_info: dict[str, Any]) -> Self:
+    def derived(self, batch: TensorDict | None, columns: dict[str, np.ndarray], meta_info: MetaInfo) -> Self:
         """One of the same class, with the attributes a subclass has added; nothing is checked."""
         new = object.__new__(type(self))
         new.__dict__.update(self.__dict__)
@@ -144,7 +149,7 @@ class DataProto:
                 raise DataProtoError(f"a DataProto has one batch dimension, not {list(self.batch.batch_size)}")
             for key, value in self.batch.items():
                 if isinstance(value, Tensor):
-                    check_tensor(str(key), value)
+                    checked_tensor(str(key), value)
         num_rows = len(self)
         for key, column in self.non_tensor_batch.items():
             if not isinstance(column, np.ndarray) or not column.ndim or len(column) != num_rows:
@@ -164,7 +169,13 @@ class DataProto:
             missing("tensor", key, () if self.batch is None else self.batch.keys())
         return self.batch[key]
 
-    def __getitem__(self, index: Any) -> Any:
+    @overload
+    def __getitem__(self, index: int | np.integer) -> DataProtoItem: ...
+
+    @overload
+    def __getitem__(self, index: Index) -> Self: ...
+
+    def __getitem__(self, index: int | np.integer | Index) -> DataProtoItem | Self:
         """A DataProto for a slice, list, array or mask, a DataProtoItem for an integer.
 
         Raises: IndexError for a row that is not there, TypeError for another kind of index.
@@ -213,7 +224,7 @@ class DataProto:
         mini_batch_size: int,
         epochs: int,
         seed: int | None = None,
-        dataloader_kwargs: dict[str, Any] | None = None,
+        dataloader_kwargs: LoaderOptions | None = None,
     ) -> Iterator[Self]:
         """Mini-batches of `mini_batch_size` rows, `epochs` times over.
 
@@ -225,7 +236,7 @@ class DataProto:
         return (self[one] for one in rows)
 
     @staticmethod
-    def concat(data: Sequence[Any]) -> Any:
+    def concat(data: Sequence[Proto]) -> Proto:
         """The rows of all parts, in order, as the class of the first.
 
         `meta_info` is joined: `metrics` become lists of the parts' values, other shared keys agree (floats to 1e-6).
@@ -377,7 +388,7 @@ class DataProto:
             self.tensor(key)
         if self.batch is not None:
             names = dict(zip(old, new, strict=True))
-            renamed: list[Any] = [names.get(key, key) for key in self.batch.keys()]  # noqa: SIM118
+            renamed = [names.get(str(key), str(key)) for key in self.batch.keys()]  # noqa: SIM118
             if len(set(renamed)) != len(renamed):
                 raise DataProtoError(f"rename: {old} to {new} would give the tensors the names {renamed}")
             self.batch = unchecked(dict(zip(renamed, self.batch.values(), strict=True)), len(self), self.batch.device)
@@ -449,7 +460,7 @@ class DataProto:
             unfinished.unlink(missing_ok=True)
 
     @staticmethod
-    def load_from_disk(filepath: str | os.PathLike[str]) -> Any:
+    def load_from_disk(filepath: str | os.PathLike[str]) -> DataProto:
         """The batch in a file, as the class that wrote it. A pickle: load only what you trust.
 
         Raises: DataProtoError for a damaged file or one that holds something else.
@@ -463,7 +474,7 @@ class DataProto:
             raise DataProtoError(f"{filepath} holds a {type(data).__name__}, not a DataProto")
         return data
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> object:
         return Packer().pack(dict(self.__dict__))
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -476,7 +487,7 @@ class DataProto:
         batch = None if self.batch is None else self.batch.clone(recurse=False)
         return self.derived(batch, dict(self.non_tensor_batch), dict(self.meta_info))
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+    def __deepcopy__(self, memo: dict[int, object]) -> Self:
         new = object.__new__(type(self))
         memo[id(self)] = new
         attributes = {key: value for key, value in self.__dict__.items() if key != "batch"}
@@ -485,19 +496,11 @@ class DataProto:
         return new
 
 
-def check_tensor(key: str, tensor: Any) -> None:
-    if not isinstance(tensor, Tensor):
-        raise DataProtoError(f"batch[{key!r}] is a {type(tensor).__name__}, not a tensor")
-    jagged.check_layout(key, tensor)
-    if not tensor.dim():
-        raise DataProtoError(f"batch[{key!r}] has shape [], and no dimension of rows")
-
-
-def missing(kind: str, key: str, there: Iterable[Any]) -> NoReturn:
+def missing(kind: str, key: str, there: Iterable[object]) -> NoReturn:
     raise DataProtoKeyError(f"no {kind} {key!r} in the batch; it has {sorted(map(str, there))}")
 
 
-def _only(values: dict[str, Any], keys: Iterable[str] | None) -> dict[str, Any]:
+def _only(values: Mapping[str, V], keys: Iterable[str] | None) -> dict[str, V]:
     if keys is None:
         return dict(values)
     wanted = set(key_list(keys))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TypedDict, overload
 
 import numpy as np
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import NestedKey, TensorCollection, TensorDict, TensorDictBase
 from torch import Tensor
 
 from rl_core.data_proto import jagged
@@ -15,6 +15,8 @@ from rl_core.data_proto.columns import object_column
 from rl_core.data_proto.compare import describe
 from rl_core.data_proto.errors import DataProtoError
 
+Value = Tensor | TensorCollection
+"""What a batch has under a name."""
 Index = slice | range | Sequence[int] | Sequence[bool] | np.ndarray | Tensor
 
 
@@ -45,14 +47,12 @@ class Rows:
             return None
         return unchecked({key: self.of(value) for key, value in batch.items()}, self.count, batch.device)
 
-    def of(self, value: Any) -> Any:
+    def of(self, value: Value) -> Value:
         """The rows of one value of a batch: a tensor, a jagged tensor or a TensorDict."""
-        if isinstance(value, Tensor) and not value.is_nested:
-            if self.slice is not None:
-                return value[self.slice]
-            return value.index_select(0, self._on(value.device))
-        if isinstance(value, Tensor):
+        if isinstance(value, Tensor) and value.is_nested:
             return self._of_jagged(value)
+        if isinstance(value, Tensor) and self.slice is None:
+            return value.index_select(0, self._on(value.device))
         return value[self.slice if self.slice is not None else self.tensor]
 
     def of_columns(self, columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -82,7 +82,7 @@ class Rows:
 
 def consecutive(
     batch: TensorDictBase | None, columns: dict[str, np.ndarray], num_rows: int, size: int
-) -> Iterator[Any]:
+) -> Iterator[tuple[TensorDict | None, dict[str, np.ndarray]]]:
     """Pairs (batch, columns) of at most `size` consecutive rows each, as views."""
     if not num_rows:
         return iter(())
@@ -91,7 +91,7 @@ def consecutive(
     if batch is None:
         return zip([None] * len(spans), arrays, strict=True)
     rows: list[Rows] = []
-    cut: list[Sequence[Any]] = []
+    cut: list[Sequence[Value]] = []
     keys = list(batch.keys())
     for value in batch.values():
         if isinstance(value, Tensor) and not value.is_nested:
@@ -105,12 +105,12 @@ def consecutive(
     return zip(batches, arrays, strict=True)
 
 
-def unchecked(values: dict[str, Any], num_rows: int, device: torch.device | None) -> TensorDict:
+def unchecked(values: Mapping[str, Value], num_rows: int, device: torch.device | None) -> TensorDict:
     """A TensorDict of values known to have `num_rows` rows.
 
     Its public constructor would check every one again; this can go when there is one that does not.
     """
-    source: Any = values
+    source: dict[NestedKey, Value] = {**values}
     return TensorDict._new_unsafe(source, batch_size=torch.Size([num_rows]), device=device)
 
 
@@ -128,18 +128,27 @@ NO_EFFECT = {
 """DataLoader settings about loading in the background; here the rows are in memory already."""
 
 
+class LoaderOptions(TypedDict, total=False):
+    """Settings of a DataLoader that choose rows; those of `NO_EFFECT` may stand beside them."""
+
+    shuffle: bool
+    sampler: Iterable[int] | None
+    generator: torch.Generator | None
+    drop_last: bool
+
+
 def mini_batch_rows(
-    num_rows: int, mini_batch_size: int, epochs: int, seed: int | None, dataloader_kwargs: dict[str, Any] | None
+    num_rows: int, mini_batch_size: int, epochs: int, seed: int | None, dataloader_kwargs: LoaderOptions | None
 ) -> Iterator[slice | Tensor]:
     """The rows of each mini-batch; the arguments are checked now, not at the first mini-batch."""
-    options = dict(dataloader_kwargs or {})
-    generator = options.pop("generator", None)
-    shuffle = bool(options.pop("shuffle", seed is not None))
-    sampler = options.pop("sampler", None)
-    drop_last = bool(options.pop("drop_last", False))
-    unknown = sorted(options.keys() - NO_EFFECT)
+    options = dataloader_kwargs or LoaderOptions()
+    generator = options.get("generator")
+    shuffle = bool(options.get("shuffle", seed is not None))
+    sampler = options.get("sampler")
+    drop_last = bool(options.get("drop_last", False))
+    known = sorted({*LoaderOptions.__annotations__, *NO_EFFECT})
+    unknown = sorted(set(options) - set(known))
     if unknown:
-        known = sorted({"drop_last", "generator", "sampler", "shuffle"} | NO_EFFECT)
         raise DataProtoError(f"make_iterator: no dataloader_kwargs {unknown}; there are {known}")
     if mini_batch_size < 1 or (num_rows % mini_batch_size and not drop_last):
         raise DataProtoError(f"make_iterator: {num_rows} rows do not divide into mini-batches of {mini_batch_size}")
@@ -149,7 +158,12 @@ def mini_batch_rows(
 
 
 def _mini_batch_rows(
-    num_rows: int, size: int, epochs: int, shuffle: bool, sampler: Any, generator: torch.Generator | None
+    num_rows: int,
+    size: int,
+    epochs: int,
+    shuffle: bool,
+    sampler: Iterable[int] | None,
+    generator: torch.Generator | None,
 ) -> Iterator[slice | Tensor]:
     for _ in range(epochs):
         order: Tensor | None = None
@@ -163,7 +177,11 @@ def _mini_batch_rows(
             yield rows if order is None else order[rows]
 
 
-def chunked(key: str, value: Any, n_split: int) -> Any:
+@overload
+def chunked(key: str, value: np.ndarray, n_split: int) -> np.ndarray: ...
+@overload
+def chunked(key: str, value: Value, n_split: int) -> Value: ...
+def chunked(key: str, value: Value | np.ndarray, n_split: int) -> Value | np.ndarray:
     """Each row cut into `n_split` rows: [N, n_split * C, ...] to [N * n_split, C, ...].
 
     A jagged column is cut by each row's length, an object column by each object's (a matrix, or lists of one length, by
@@ -192,7 +210,7 @@ def _chunked_objects(key: str, column: np.ndarray, n_split: int) -> np.ndarray:
     return object_column(pieces)
 
 
-def _positions(index: Any, num_rows: int) -> np.ndarray:
+def _positions(index: Index, num_rows: int) -> np.ndarray:
     """[K] non-negative row numbers."""
     array = index.detach().cpu().numpy() if isinstance(index, Tensor) else np.asarray(index)
     if array.ndim != 1:

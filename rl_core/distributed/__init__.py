@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from rl_core.distributed.blocks import Block, placement, remote
     from rl_core.distributed.cluster import ray_cluster
     from rl_core.distributed.device_pool import DevicePool
-    from rl_core.distributed.handles import PendingCall, Remote
+    from rl_core.distributed.handles import PendingCall, Remote, per_rank, submit
     from rl_core.distributed.refs import DataProtoRef
     from rl_core.ranks.dispatch import Broadcast, Collect, Dispatch, Execute, distributed
     from rl_core.ranks.rank_info import RankInfo, TrainTopology
@@ -27,16 +27,18 @@ __all__ = [
     "Remote",
     "TrainTopology",
     "distributed",
+    "per_rank",
     "placement",
     "ray_cluster",
     "remote",
+    "submit",
 ]
 
 _HOMES = {
     **dict.fromkeys(("Block", "placement", "remote"), "rl_core.distributed.blocks"),
     "ray_cluster": "rl_core.distributed.cluster",
     "DevicePool": "rl_core.distributed.device_pool",
-    **dict.fromkeys(("PendingCall", "Remote"), "rl_core.distributed.handles"),
+    **dict.fromkeys(("PendingCall", "Remote", "per_rank", "submit"), "rl_core.distributed.handles"),
     "DataProtoRef": "rl_core.distributed.refs",
     **dict.fromkeys(("Broadcast", "Collect", "Dispatch", "Execute", "distributed"), "rl_core.ranks.dispatch"),
     **dict.fromkeys(("RankInfo", "TrainTopology"), "rl_core.ranks.rank_info"),

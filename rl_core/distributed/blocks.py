@@ -6,14 +6,16 @@ import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import TypeVar, cast
 
 from rl_core.distributed.device_pool import DevicePool, Devices
-from rl_core.distributed.handles import Remote
+from rl_core.distributed.handles import Handle, Remote
 from rl_core.distributed.worker import Sibling
 from rl_core.distributed.worker_group import WorkerGroup
 from rl_core.errors import RLTrainError
 from rl_core.ranks.rank_info import RankInfo, TrainTopology
+
+T = TypeVar("T")
 
 _open_block: ContextVar[Block | None] = ContextVar("placement_block", default=None)
 
@@ -126,7 +128,7 @@ def placement(
         _open_block.reset(token)
 
 
-def remote(factory: Callable[..., Any], *args: Any, **kwargs: Any) -> Remote:
+def remote(factory: Callable[..., T], *args: object, **kwargs: object) -> Remote[T]:
     """Build a component on every rank of the current block.
 
     Args: factory: a class, or a classmethod of it that makes an instance (`remote(Cls.from_recipe, ...)`). Handles
@@ -145,12 +147,12 @@ def remote(factory: Callable[..., Any], *args: Any, **kwargs: Any) -> Remote:
     built = _as_siblings(args, group), _as_siblings(kwargs, group)
     label = f"{name}.{'__init__' if factory is cls else factory.__name__}"
     group.wait(label, group.submit("build", {rank: (name, factory, *built) for rank in group.ranks}))
-    return Remote(group, name, cls)
+    return cast(T, Handle(group, name, cls))
 
 
-def _as_siblings(value: Any, group: WorkerGroup) -> Any:
-    if isinstance(value, Remote):
+def _as_siblings(value: object, group: WorkerGroup) -> object:
+    if isinstance(value, Handle):
         return Sibling(value._name) if value._group is group else value
-    if type(value) in (tuple, list):
+    if type(value) is tuple or type(value) is list:
         return type(value)(_as_siblings(entry, group) for entry in value)
     return {key: _as_siblings(entry, group) for key, entry in value.items()} if type(value) is dict else value

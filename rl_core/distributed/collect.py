@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Protocol, Self, TypeGuard, cast, runtime_checkable
 
 from rl_core.algorithms.metrics import Metric, merge, merge_all
-from rl_core.data_proto import DataProtoError
+from rl_core.data_proto import DataProtoError, MetaInfo
 from rl_core.data_proto.compare import same
 from rl_core.data_proto.merge import META_TOLERANCE
 from rl_core.ranks.dispatch import NUM_PADDING_ROWS, CallSpec, Collect
@@ -15,7 +15,7 @@ METRICS = "metrics"
 """Key of `meta_info` under which a DataProto carries Metrics by name; joined answers have them reduced."""
 
 
-def collect(spec: CallSpec, answers: Sequence[Any]) -> Any:
+def collect(spec: CallSpec, answers: Sequence[object]) -> object:
     """What the caller gets; batches are joined by `refs.DataProtoRef`. Args: answers: in shard order.
 
     Raises: TypeError when the answers are not what `spec` says.
@@ -27,22 +27,36 @@ def collect(spec: CallSpec, answers: Sequence[Any]) -> Any:
     return reduce_metrics(answers) if spec.collect is Collect.REDUCE else list(answers)
 
 
-def is_metrics(answer: Any) -> bool:
+def is_metrics(answer: object) -> bool:
     """Whether an answer is a metric or a non-empty mapping of metrics."""
-    values = list(answer.values()) if isinstance(answer, Mapping) else [answer]
-    return bool(values) and all(isinstance(value, Metric) for value in values)
+    return isinstance(answer, Metric) or (isinstance(answer, Mapping) and bool(answer) and _holds_metrics(answer))
 
 
-def reduce_metrics(answers: Sequence[Any]) -> Any:
+def _holds_metrics(answer: Mapping[str, object]) -> TypeGuard[Mapping[str, Metric]]:
+    return all(isinstance(value, Metric) for value in answer.values())
+
+
+@runtime_checkable
+class Mergeable(Protocol):
+    """An answer whose class makes one out of those of several ranks."""
+
+    @classmethod
+    def merge(cls, parts: Sequence[Self]) -> Self:
+        """Args: parts: in rank order."""
+        ...
+
+
+def reduce_metrics(answers: Sequence[object]) -> object:
     """Metrics, mappings of metrics, or objects of a class with a `merge` classmethod, as one. Raises: TypeError."""
     first = answers[0]
-    if isinstance(first, Metric):
-        return merge(answers)
-    if isinstance(first, Mapping) and all(is_metrics(answer) for answer in answers if answer):
-        return merge_all(answers)
-    merge_parts = getattr(type(first), "merge", None)
-    if merge_parts is not None:
-        return merge_parts(answers)
+    metrics = [answer for answer in answers if isinstance(answer, Metric)]
+    if len(metrics) == len(answers):
+        return merge(metrics)
+    tables = [answer for answer in answers if isinstance(answer, Mapping) and _holds_metrics(answer)]
+    if len(tables) == len(answers):
+        return merge_all(tables)
+    if isinstance(first, Mergeable):
+        return type(first).merge(cast("Sequence[Mergeable]", answers))
     raise TypeError(
         f"collect=REDUCE cannot reduce {type(first).__name__}: answer with a Metric, a mapping of Metrics, or a class "
         "that has `merge(parts)`"
@@ -66,9 +80,9 @@ def real_rows(lengths: Sequence[int], num_rows: int | None) -> int:
     return num_rows * (lengths[0] // shard_size)
 
 
-def join_meta(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def join_meta(parts: Sequence[MetaInfo]) -> MetaInfo:
     """The metadata of all answers: `metrics` reduced, all else equal. Raises: DataProtoError where it differs."""
-    joined: dict[str, Any] = {}
+    joined: MetaInfo = {}
     for rank, part in enumerate(parts):
         for key, value in part.items():
             if key in (METRICS, NUM_PADDING_ROWS):

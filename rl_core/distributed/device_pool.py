@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, TypedDict
 
 from rl_core.errors import RecipeError
 
+if TYPE_CHECKING:
+    from ray.util.placement_group import PlacementGroup
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
 START_TIMEOUT_S = 300.0
 """How long others may take to free the devices asked for; a cluster that has too few in all is refused at once."""
+
+
+class ActorOptions(TypedDict):
+    """What Ray is told of a worker process: its share of a device and where that is."""
+
+    num_cpus: float
+    num_gpus: float
+    scheduling_strategy: PlacementGroupSchedulingStrategy
 
 
 class Devices:
@@ -86,9 +98,9 @@ class DevicePool:
         self.threads_per_worker = max(1, threads // workers_per_device)
         self.devices = Devices(tuple(range(num_devices)))
         self._num_workers = [0] * num_devices
-        self._groups: list[Any] = []
+        self._groups: list[PlacementGroup] = []
 
-    def add_workers(self, devices: Devices) -> list[dict[str, Any]]:
+    def add_workers(self, devices: Devices) -> list[ActorOptions]:
         """Room for one more process on each of these devices. Returns: the options of each process's Ray actor.
 
         Raises: RecipeError when a device is full or the cluster has not so many.
@@ -104,7 +116,7 @@ class DevicePool:
         if not self._groups:
             self._groups = self._reserve()
         share = 1 / self.workers_per_device
-        options = []
+        options: list[ActorOptions] = []
         for number in devices.numbers:
             self._num_workers[number] += 1
             node, bundle = divmod(number, self.devices_per_node or self.num_devices)
@@ -124,7 +136,7 @@ class DevicePool:
                 remove_placement_group(group)
             self._groups = []
 
-    def _reserve(self) -> list[Any]:
+    def _reserve(self) -> list[PlacementGroup]:
         import ray
         from ray.util.placement_group import placement_group, remove_placement_group
 

@@ -13,7 +13,7 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import psutil
 
@@ -21,6 +21,11 @@ from rl_core.distributed.failures import Failure, how_it_ended
 from rl_core.distributed.worker import START_TIMEOUT_S
 from rl_core.errors import RecipeError, WorkerHung
 from rl_core.rollout.vllm_process.isolated_main import Guest, Trouble
+
+if TYPE_CHECKING:
+    from ray import ObjectRef
+
+A = TypeVar("A")
 
 HEARTBEAT_S = 10.0
 """How often a busy process must show that it computes."""
@@ -40,8 +45,8 @@ class Outside:
     def __init__(
         self,
         python: str,
-        cls: type[Any],
-        *args: Any,
+        cls: type[object],
+        *args: object,
         label: str,
         environment: dict[str, str],
         timeout_s: float,
@@ -52,7 +57,7 @@ class Outside:
         check_interpreter(python)
         self._name, self._label, self._timeout_s = cls.__name__, label, timeout_s
         self._process: psutil.Process | None = None
-        guest: Any = ray.remote(Guest)
+        guest = ray.remote(Guest)
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         variables = {"PYTHONPATH": str(PROJECT), **environment}
         self._actor = guest.options(
@@ -71,7 +76,7 @@ class Outside:
         assert self._process is not None
         return self._process.pid
 
-    def call(self, method: str, *args: Any) -> Any:
+    def call(self, method: str, *args: object) -> Any:
         """Call a method and wait.
 
         Raises: WorkerDied within seconds of the process' end; WorkerHung when it stands still; the project's own errors
@@ -84,7 +89,7 @@ class Outside:
         if self._process is not None and self._process.is_running():
             os.kill(self._process.pid, signal.SIGKILL)
 
-    def _wait(self, method: str, future: Any, timeout_s: float | None = None) -> Any:
+    def _wait(self, method: str, future: ObjectRef[A], timeout_s: float | None = None) -> A:
         """The answer. Args: timeout_s: most time in all; unset waits for as long as the process computes."""
         import ray
         from ray.exceptions import RayActorError, RayError

@@ -10,10 +10,10 @@ from __future__ import annotations
 import logging
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from queue import Empty, SimpleQueue
-from typing import Any, TextIO
+from typing import TextIO, TypedDict
 
 logger = logging.getLogger("rl_core.workers")
 # Prefect attaches its handler to `rl_core` and leaves the level, which would be the root's: warnings alone.
@@ -26,6 +26,12 @@ RAYS_HANDLER = "ray_print_logs"
 _MARKED = re.compile(r"\[rank \d+(?: [^\]]+)?\] ")
 _PROGRESS_BAR = re.compile(r"\d+%\|")
 _lines: SimpleQueue[str] = SimpleQueue()
+
+
+class LogBatch(TypedDict, total=False):
+    """Lines of a worker's output, as Ray's dispatcher hands them over."""
+
+    lines: list[str]
 
 
 class Labelled:
@@ -46,7 +52,7 @@ class Labelled:
             self._stream.flush()
         return len(text)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self._stream, name)
 
 
@@ -71,8 +77,8 @@ def collected_output() -> Iterator[None]:
         forward()
 
 
-def collect(batch: Mapping[str, Any]) -> None:
-    """Keep a batch of lines until `forward`. Args: batch: as Ray's dispatcher hands it over."""
+def collect(batch: LogBatch) -> None:
+    """Keep a batch of lines until `forward`."""
     for line in batch.get("lines", ()):
         if _MARKED.match(line):
             _lines.put(line)

@@ -52,7 +52,7 @@ class _RunJob:
     function: str
     jobs: list[Any]
 
-    def __call__(self, row: dict[str, Any]) -> dict[str, bytes]:
+    def __call__(self, row: dict[str, int]) -> dict[str, bytes]:
         done = [0]
 
         def count(number: int) -> None:

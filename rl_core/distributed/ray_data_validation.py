@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter
 
@@ -18,6 +18,9 @@ from rl_core.data.check.overlap import HeldOut
 from rl_core.data.check.parts import Checked, CheckSettings, Part, check_part
 from rl_core.errors import DataError
 from schemas.receipts import Rejection
+
+if TYPE_CHECKING:
+    from ray import ObjectRef
 
 _REJECTIONS = TypeAdapter(list[Rejection])
 
@@ -61,14 +64,14 @@ class _CheckPart:
 
     parts: list[Part]
     settings: CheckSettings
-    held_out: Any
+    held_out: ObjectRef[HeldOut]
 
-    def __call__(self, row: dict[str, Any]) -> list[dict[str, Any]]:
+    def __call__(self, row: dict[str, int]) -> list[dict[str, object]]:
         import ray
 
         index = int(row["id"])
-        held_out: Any = ray.get(self.held_out)
-        found = []
+        held_out = ray.get(self.held_out)
+        found: list[dict[str, object]] = []
         try:
             for checked in check_part(self.parts[index], self.settings, held_out, num_threads=1):
                 found.append(_packed(index, checked))
@@ -77,7 +80,7 @@ class _CheckPart:
         return found
 
 
-def _packed(index: int, checked: Checked, error: str = "") -> dict[str, Any]:
+def _packed(index: int, checked: Checked, error: str = "") -> dict[str, object]:
     return {
         "part": index,
         "num_rows": checked.num_rows,

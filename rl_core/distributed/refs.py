@@ -10,17 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from rl_core.data_proto import DataProto, DataProtoError
+from rl_core.data_proto import DataProto, DataProtoError, MetaInfo
 from rl_core.distributed.collect import join_meta, real_rows
 from rl_core.errors import WorkerDied
 from rl_core.ranks.dispatch import fill_up, shard_rows
+
+if TYPE_CHECKING:
+    from ray import ObjectRef
 
 NARROW_BYTES = 64
 """A tensor column of at most so many bytes a row travels with the description."""
@@ -31,10 +34,10 @@ class Part:
     """One rank's answer, described."""
 
     num_rows: int
-    meta_info: dict[str, Any]
+    meta_info: MetaInfo
     narrow: DataProto
     """The narrow columns themselves."""
-    wide: dict[str, Any]
+    wide: dict[str, ObjectRef[DataProto]]
     """Object reference of each wide column, tensors and objects alike: a DataProto with that one column."""
     tensor_keys: tuple[str, ...]
     object_keys: tuple[str, ...]
@@ -71,14 +74,14 @@ class Part:
         return [key for key in self.tensor_keys if key not in self.wide]
 
 
-def store(answer: Any) -> Part:
+def store(answer: object) -> Part:
     """Leave the wide columns of an answer in the object store. Raises: TypeError when it is no DataProto."""
     import ray
 
     if not isinstance(answer, DataProto):
         raise TypeError(f"a method with collect=JOIN answered with {type(answer).__name__}; it must be a DataProto")
     tensors = {} if answer.batch is None else {str(key): tensor.cpu() for key, tensor in answer.batch.items()}
-    wide: dict[str, Any] = {}
+    wide: dict[str, ObjectRef[DataProto]] = {}
     for key, tensor in tensors.items():
         if tensor.is_nested or tensor.numel() * tensor.element_size() > NARROW_BYTES * len(answer):
             wide[key] = ray.put(DataProto.from_dict({key: tensor}))
@@ -199,7 +202,7 @@ class ShardRef:
     keys: set[str]
     added: DataProto
     """Columns the driver added, these rows only."""
-    meta_info: dict[str, Any]
+    meta_info: MetaInfo
     num_copies: int
     num_rows: int
     """With copies."""
@@ -216,7 +219,7 @@ class ShardRef:
 class Stored:
     """A batch the driver put into the object store once, for however many ranks."""
 
-    ref: Any
+    ref: ObjectRef[DataProto]
 
     def fetch(self) -> DataProto:
         """The batch."""
@@ -242,7 +245,7 @@ class _ObjectColumns(Mapping[str, np.ndarray]):
         return len(list(iter(self)))
 
 
-def _get(refs: list[Any], what: Any) -> list[DataProto]:
+def _get(refs: list[ObjectRef[DataProto]], what: str | list[str]) -> list[DataProto]:
     import ray
     from ray.exceptions import ObjectLostError
 
@@ -252,7 +255,7 @@ def _get(refs: list[Any], what: Any) -> list[DataProto]:
         raise WorkerDied(f"column {what} is gone with the worker that made it: {error}") from error
 
 
-def _side_by_side(pieces: Sequence[DataProto], meta_info: dict[str, Any]) -> DataProto:
+def _side_by_side(pieces: Sequence[DataProto], meta_info: MetaInfo) -> DataProto:
     """The columns of pieces with the same rows; empty pieces are left out."""
     tensors: dict[str, Tensor] = {}
     arrays: dict[str, np.ndarray] = {}

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from rl_core.distributed.isolated_actor import PROJECT, Outside
 from rl_core.errors import RecipeError
@@ -133,7 +134,7 @@ def checkpoint_name(parameter: str) -> str:
     return parameter.removeprefix(POLICY)
 
 
-def check_model(model: Any, bundle: ModelBundle) -> None:
+def check_model(model: nn.Module, bundle: ModelBundle) -> None:
     """Raises: RecipeError for a model that vLLM would refuse in its own words."""
     if bundle.processor is not None:
         raise RecipeError(f"rollout.engine: vllm samples text alone, and {bundle.source} sees pictures; use dedicated")

@@ -15,20 +15,20 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from rl_core.data_proto import DataProto
-from rl_core.distributed.handles import PendingCall, Remote
+from rl_core.distributed.handles import PendingCall, Remote, per_rank, submit, world_size_of
 from rl_core.errors import WeightMismatch
 from rl_core.models.checks.comparison import difference
 from rl_core.models.export.checksums import Checksum, checksum
 from rl_core.ranks.dispatch import Collect, distributed
 from rl_core.ranks.rank_info import RankInfo
-from rl_core.rollout.dedicated import WIRE
+from rl_core.rollout.dedicated import WIRE, Receiver
 from rl_core.train.fsdp import FSDPBackend
 from rl_core.train.sharding.fsdp_wrap import DTYPES
 from rl_core.train.weights.buckets import Bucket, Named, WeightVersion, kept_weights, pack, sent_weights
@@ -61,7 +61,12 @@ class WeightSync:
     needs_rank_info = True
 
     def __init__(
-        self, backend: FSDPBackend, rollout: Remote, config: SyncConfig | None = None, *, rank_info: RankInfo
+        self,
+        backend: FSDPBackend,
+        rollout: Remote[Receiver],
+        config: SyncConfig | None = None,
+        *,
+        rank_info: RankInfo,
     ) -> None:
         config = config or SyncConfig()
         self.backend, self.rollout, self.config = backend, rollout, config
@@ -104,9 +109,9 @@ class WeightSync:
 
     def _held(self) -> tuple[WeightVersion | None, int]:
         """What the engine holds, and how often it was compared, by the one rank that knows how the last sync ended."""
-        held: list[Any] = [self._synced, self._num_compared]
+        held = [(self._synced, self._num_compared)]
         dist.broadcast_object_list(held, src=0)
-        return held[0], held[1]
+        return held[0]
 
     def _asked(self, version: WeightVersion) -> tuple[Tensor, float]:
         """What the trainer says of some inputs, and how far the engine may be from it. Collective."""
@@ -115,7 +120,7 @@ class WeightSync:
 
     def _compare(self, version: WeightVersion, said_N: Tensor, bound: float) -> None:
         """Raises: WeightMismatch when the engine says other things of the same inputs."""
-        for rank, found_N in enumerate(self.rollout.probe()):
+        for rank, found_N in enumerate(per_rank(self.rollout.probe)()):
             if found_N is not None and (found := difference(said_N, found_N, bound)):
                 raise WeightMismatch(
                     f"rollout engine rank {rank}, weights {version}: it does not say what the trainer says: {found}"
@@ -168,13 +173,13 @@ class Transport(Protocol):
 class ObjectStore:
     """Through Ray's object store: a bucket is put once, and each of the engine's machines fetches it once."""
 
-    def __init__(self, rollout: Remote) -> None:
+    def __init__(self, rollout: Remote[Receiver]) -> None:
         self.rollout = rollout
-        self._pending: list[PendingCall] = []
+        self._pending: list[PendingCall[list[None]]] = []
 
     def send(self, bucket: Bucket) -> None:
         batch = DataProto.from_dict({WIRE: bucket.values_N.cpu()})
-        self._pending.append(self.rollout.load_bucket.submit(bucket.pieces, batch))
+        self._pending.append(submit(per_rank(self.rollout.load_bucket), bucket.pieces, batch))
         if len(self._pending) == BUCKETS_UNDER_WAY:
             self._pending.pop(0).result()
 
@@ -186,17 +191,17 @@ class ObjectStore:
 class Broadcasts:
     """By collectives from this rank to all of the engine's, in a group of their own."""
 
-    def __init__(self, rollout: Remote, backend: FSDPBackend) -> None:
+    def __init__(self, rollout: Remote[Receiver], backend: FSDPBackend) -> None:
         import ray
 
         self.rollout = rollout
-        host = WireHost(ray.util.get_node_ip_address(), rollout._group.world_size, backend.device)
-        joining = rollout.join_wire.submit(host.meeting)
+        host = WireHost(ray.util.get_node_ip_address(), world_size_of(rollout), backend.device)
+        joining = submit(per_rank(rollout.join_wire), host.meeting)
         self._group = host.enter()
         joining.result()
 
     def send(self, bucket: Bucket) -> None:
-        receiving = self.rollout.receive_bucket.submit(bucket.pieces, bucket.values_N.dtype)
+        receiving = submit(per_rank(self.rollout.receive_bucket), bucket.pieces, bucket.values_N.dtype)
         try:
             self._group.broadcast(bucket.values_N)
         except RuntimeError:
@@ -209,5 +214,5 @@ class Broadcasts:
         """Each bucket has arrived when `send` returns."""
 
 
-def _open(transport: SyncTransport, rollout: Remote, backend: FSDPBackend) -> Transport:
+def _open(transport: SyncTransport, rollout: Remote[Receiver], backend: FSDPBackend) -> Transport:
     return ObjectStore(rollout) if transport is SyncTransport.OBJECT_STORE else Broadcasts(rollout, backend)

@@ -9,14 +9,13 @@ from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rl_core.distributed.failures import Failure, failure_of
 from rl_core.distributed.output import label_output
 from rl_core.distributed.refs import ShardRef, Stored, store
 from rl_core.distributed.status import StatusServer
-from rl_core.kernels.allocator import keep_freed_memory
-from rl_core.kernels.float32_matmul import widen_products
+from rl_core.kernels import keep_freed_memory, widen_products
 from rl_core.ranks.rank_info import RankInfo
 from rl_core.runtime.own_packages import search_users_folders_last
 
@@ -54,7 +53,7 @@ class DeviceWorker:
     def __init__(self, info: RankInfo, collective_timeout_s: float) -> None:
         search_users_folders_last()
         self.info, self.collective_timeout_s = info, collective_timeout_s
-        self.objects: dict[str, Any] = {}
+        self.objects: dict[str, object] = {}
         self.server = StatusServer()
         label_output(lambda: f"rank {self.info.rank} {self.server.method}".rstrip())
 
@@ -100,22 +99,22 @@ class DeviceWorker:
         return report.failure
 
     def build(
-        self, name: str, factory: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, name: str, factory: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]
     ) -> Failure | None:
         """Construct a sibling; a class that says `needs_rank_info` is given this worker's."""
         owner = factory if isinstance(factory, type) else getattr(factory, "__self__", None)
         with self._reported(f"{name}.{'__init__' if owner is factory else factory.__name__}") as report:
-            args, kwargs = self._resolve(args), self._resolve(kwargs)
+            named = {key: self._resolve(value) for key, value in kwargs.items()}
             if getattr(owner, "needs_rank_info", False):
-                kwargs["rank_info"] = self.info
-            self.objects[name] = factory(*args, **kwargs)
+                named["rank_info"] = self.info
+            self.objects[name] = factory(*map(self._resolve, args), **named)
             # A sibling lives as long as its process: walking through it for garbage, a third of a second, finds none.
             gc.freeze()
         return report.failure
 
     def call(
-        self, name: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], *, wanted: bool, stored: bool
-    ) -> Any:
+        self, name: str, method: str, args: tuple[object, ...], kwargs: dict[str, object], *, wanted: bool, stored: bool
+    ) -> object:
         """Call a sibling's method.
 
         Args: wanted: whether the answer counts. stored: leave it in the object store and answer with references.
@@ -142,10 +141,10 @@ class DeviceWorker:
         finally:
             self.server.end()
 
-    def _resolve(self, value: Any) -> Any:
+    def _resolve(self, value: object) -> object:
         if isinstance(value, Sibling):
             return self.objects[value.name]
-        if isinstance(value, tuple | list) and type(value) in (tuple, list):
+        if type(value) is tuple or type(value) is list:
             return type(value)(map(self._resolve, value))
         return {key: self._resolve(entry) for key, entry in value.items()} if type(value) is dict else value
 
@@ -155,5 +154,5 @@ class _Report:
     failure: Failure | None = None
 
 
-def _fetch(value: Any) -> Any:
+def _fetch(value: object) -> object:
     return value.fetch() if isinstance(value, ShardRef | Stored) else value

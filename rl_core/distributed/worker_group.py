@@ -6,9 +6,9 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from rl_core.distributed.failures import Failure, cause, how_it_ended, hung_error
 from rl_core.distributed.output import forward
@@ -16,6 +16,14 @@ from rl_core.distributed.status import Status, ask
 from rl_core.distributed.worker import START_TIMEOUT_S, Address, DeviceWorker
 from rl_core.errors import WorkerDied
 from rl_core.ranks.rank_info import RankInfo, TrainTopology
+
+if TYPE_CHECKING:
+    from ray import ObjectRef
+    from ray.actor import ActorHandle, ActorProxy
+
+    from rl_core.distributed.device_pool import ActorOptions
+
+A = TypeVar("A")
 
 GRACE_S = 5.0
 """After one rank's collective broke off, so long are the others waited for, to learn which of them is the cause."""
@@ -26,19 +34,21 @@ HEARTBEAT_S = 10.0
 class WorkerGroup:
     """One process per device, joined in one process group. Pickles, so that a worker may call another group."""
 
-    def __init__(self, actors: Sequence[Any], topology: TrainTopology, collective_timeout_s: float) -> None:
+    def __init__(
+        self, actors: Sequence[ActorProxy[DeviceWorker]], topology: TrainTopology, collective_timeout_s: float
+    ) -> None:
         self.actors, self.topology, self.collective_timeout_s = list(actors), topology, collective_timeout_s
         self.num_siblings = 0
         self.addresses: list[Address] = []
-        self._left_over: list[Any] = []
+        self._left_over: Sequence[ObjectRef[Any]] = ()
         self._closed = False
 
     @classmethod
-    def start(cls, infos: Sequence[RankInfo], options: Sequence[dict[str, Any]], timeout_s: float) -> WorkerGroup:
+    def start(cls, infos: Sequence[RankInfo], options: Sequence[ActorOptions], timeout_s: float) -> WorkerGroup:
         """Start a process per rank and join them. Args: options: of each rank's Ray actor."""
         import ray
 
-        actor_cls: Any = ray.remote(DeviceWorker)
+        actor_cls = ray.remote(DeviceWorker)
         actors = [
             actor_cls.options(max_restarts=0, **option).remote(info, timeout_s)
             for info, option in zip(infos, options, strict=True)
@@ -68,7 +78,7 @@ class WorkerGroup:
         """Process ids of the workers, in rank order."""
         return [address.pid for address in self.addresses]
 
-    def submit(self, method: str, calls: Mapping[int, tuple[Any, ...]], **kwargs: Any) -> dict[Any, int]:
+    def submit(self, method: str, calls: Mapping[int, tuple[object, ...]], **kwargs: bool) -> dict[ObjectRef[Any], int]:
         """Start a worker method on some ranks. Returns: the rank of each future.
 
         Raises: WorkerDied when the group is closed, or a rank still waits in an earlier call that failed elsewhere.
@@ -78,16 +88,16 @@ class WorkerGroup:
         if self._closed:
             raise WorkerDied(f"{method}: the workers were closed; build them anew")
         if self._left_over:
-            stuck = ray.wait(self._left_over, num_returns=len(self._left_over), timeout=GRACE_S)[1]
+            stuck = ray.wait(list(self._left_over), num_returns=len(self._left_over), timeout=GRACE_S)[1]
             if stuck:
                 raise WorkerDied(
                     f"{method}: {len(stuck)} rank(s) still wait in an earlier call that failed on another rank; "
                     "close the placement block and build the workers anew"
                 )
-            self._left_over = []
+            self._left_over = ()
         return {getattr(self.actors[rank], method).remote(*args, **kwargs): rank for rank, args in calls.items()}
 
-    def wait(self, label: str, futures: Mapping[Any, int], timeout_s: float | None = None) -> dict[int, Any]:
+    def wait(self, label: str, futures: Mapping[ObjectRef[A], int], timeout_s: float | None = None) -> dict[int, A]:
         """The answer of each rank. Args: label: the call, as `Role.method`. timeout_s: instead of the collective one.
 
         Raises: WorkerDied within seconds of a process' end; WorkerHung when siblings wait for a rank longer than the
@@ -116,24 +126,24 @@ class WorkerGroup:
 
         self._closed = True
         for actor in self.actors:
-            ray.kill(actor)
+            ray.kill(cast("ActorHandle[DeviceWorker]", actor))
         for address in self.addresses:
             _kill_here(address)
 
 
-class _Watch:
+class _Watch(Generic[A]):
     """One call on several ranks while it runs."""
 
-    def __init__(self, group: WorkerGroup, label: str, pending: dict[Any, int], timeout_s: float) -> None:
+    def __init__(self, group: WorkerGroup, label: str, pending: dict[ObjectRef[A], int], timeout_s: float) -> None:
         self.group, self.label, self.pending, self.timeout_s = group, label, pending, timeout_s
         self.world = sorted(pending.values())
-        self.answers: dict[int, Any] = {}
+        self.answers: dict[int, A] = {}
         self.failures: list[Failure] = []
         self.last_seen = dict.fromkeys(self.world, time.monotonic())
         self.next_heartbeat = time.monotonic() + HEARTBEAT_S
         self.first_end: float | None = None
 
-    def finish(self) -> dict[int, Any]:
+    def finish(self) -> dict[int, A]:
         while self.pending:
             self._take(HEARTBEAT_S if self.first_end is None else min(HEARTBEAT_S, self.timeout_s))
             forward()
@@ -200,7 +210,7 @@ class _Watch:
         if silent:
             raise self._hung(silent)
 
-    def _hung(self, ranks: Any) -> Exception:
+    def _hung(self, ranks: Iterable[int]) -> Exception:
         missing = [f"{self.group.describe(rank, self.label)}, {self._doing(rank)}" for rank in sorted(ranks)]
         return hung_error(self.failures, missing, self.label, self.timeout_s)
 

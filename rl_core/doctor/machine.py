@@ -14,7 +14,7 @@ import psutil
 from filelock import FileLock
 
 from rl_core.doctor.finding import Finding, good, problem, warning
-from rl_core.kernels.float32_matmul import has_bfloat16_products
+from rl_core.kernels import has_bfloat16_products
 from rl_core.runtime.home import Home
 from rl_core.runtime.secrets import redact
 from rl_core.tracking.database import database_file, fault_of

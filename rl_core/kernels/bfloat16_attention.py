@@ -33,7 +33,7 @@ CHUNK_WEIGHTS = 2**19
 _torchs_forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 
 
-def suits(
+def attends_in_bfloat16(
     query_BHQD: Tensor,
     key_BKLD: Tensor,
     *,
@@ -43,13 +43,13 @@ def suits(
     position_bias: Tensor | None = None,
     **_: Any,
 ) -> bool:
-    """Whether `attend` is right and quick, by what transformers passes to an attention besides a mask."""
+    """Whether `attend_in_bfloat16` is right and quick, by what transformers passes to an attention besides a mask."""
     is_plain = is_causal and not dropout and scaling is not None and position_bias is None
     is_small = query_BHQD[0, ..., 0].numel() * key_BKLD.shape[2] <= MAX_WEIGHTS
     return is_plain and is_small and multiplies_in_bfloat16(query_BHQD.device, query_BHQD.dtype)
 
 
-def attend(
+def attend_in_bfloat16(
     query_BHQD: Tensor, key_BKLD: Tensor, value_BKLD: Tensor, scale: float, mask_B1QL: Tensor | None = None
 ) -> Tensor:
     """softmax(scale * query @ key.T + mask) @ value, [B, H, Q, D]; each query sees at least one key.

@@ -20,7 +20,6 @@ from torch.nn.functional import silu
 from rl_core.kernels.adapted_mlp import adapted_mlp
 from rl_core.kernels.gate_backward import backward_of_gate
 from rl_core.kernels.replace import Replaced, asked, replace_modules
-from rl_core.kernels.weight_gradients import weight_gradients
 
 PARTS = ("gate_proj", "up_proj", "down_proj")
 """What transformers calls the layers."""
@@ -98,12 +97,11 @@ class _Gated(torch.autograd.Function):
         grad_NH, states_NH = (one.reshape(-1, one.shape[-1]) for one in (grad, states))
         opened_NM = silu(gated_NM)
         free_NM = opened_NM * raised_NM
-        grad_down = weight_gradients([grad_NH], free_NM)[0] if wants[2] else None
+        grad_down = grad_NH.t() @ free_NM if wants[2] else None
         grads = backward_of_gate(grad_NH @ down_HM, gated_NM, raised_NM, opened_NM, free_NM)
         grad_gated_NM, grad_raised_NM = grads
-        asked = [one for one, wanted in zip(grads, wants, strict=False) if wanted]
-        found = iter(weight_gradients(asked, states_NH))
-        grad_gate, grad_up = (next(found) if wanted else None for wanted in wants[:2])
+        grad_gate = grad_gated_NM.t() @ states_NH if wants[0] else None
+        grad_up = grad_raised_NM.t() @ states_NH if wants[1] else None
         if not wants_states:
             return None, grad_gate, grad_up, grad_down
         grad_states_NH = grad_gated_NM @ gate_MH

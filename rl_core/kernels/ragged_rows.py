@@ -116,7 +116,7 @@ class Rectangles:
     keys: Places
 
 
-def lay_out(rows: list[Row], num_tokens: int) -> Rectangles:
+def lay_out_rows(rows: list[Row], num_tokens: int) -> Rectangles:
     """Args: rows: each of the sequence's tokens asks in exactly one of them."""
     groups = _alike(rows)
     shapes = []

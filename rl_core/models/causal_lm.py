@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from rl_core.errors import ModelError
-from rl_core.kernels.float32_matmul import multiplied_as_bfloat16, product_in_float32
-from rl_core.kernels.packed_weights import Packed, packed_weights
+from rl_core.kernels import Packed, multiplied_as_bfloat16, packed_weights, product_in_float32
 from rl_core.models import packing, shared_prompts
 from rl_core.models.backbone import backbone_of, taken_by
 from rl_core.models.checks.paths import Path, Paths

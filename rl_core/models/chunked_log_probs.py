@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from rl_core.kernels.float32_matmul import multiplied_as_bfloat16, product_in_float32
+from rl_core.kernels import multiplied_as_bfloat16, product_in_float32
 
 CHUNK_ELEMENTS, CHUNK_ELEMENTS_ON_GPU = 2**21, 2**26
 """Logits that exist at once, of all positions together: what a processor's caches hold, and what keeps a GPU busy."""

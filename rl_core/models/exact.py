@@ -23,7 +23,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear, pad
 
 from rl_core.errors import ModelError
-from rl_core.kernels.float32_matmul import multiplied_as_bfloat16
+from rl_core.kernels import multiplied_as_bfloat16
 
 NAME = "exact"
 """Under which transformers knows the attention of this file."""

@@ -16,9 +16,13 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from rl_core.errors import ModelError
-from rl_core.kernels import bfloat16_attention
-from rl_core.kernels.float32_matmul import multiplies_in_bfloat16
-from rl_core.kernels.ragged_rows import Rectangle, Rectangles
+from rl_core.kernels import (
+    Rectangle,
+    Rectangles,
+    attend_in_bfloat16,
+    attends_in_bfloat16,
+    multiplies_in_bfloat16,
+)
 from rl_core.models.layer_types import other_layers
 
 ROW_BY_ROW = "sdpa_row_by_row"
@@ -90,9 +94,9 @@ def _attend_row_by_row(
 
     def attend(shape: Rectangle, *states: Tensor) -> Tensor:
         q, k, v = (part.float() if _is_faster_wide(part) else part for part in states)
-        if bfloat16_attention.suits(q, k, **settings):
+        if attends_in_bfloat16(q, k, **settings):
             mask = shape.mask(sliding_window, torch.float32, q.device)
-            return bfloat16_attention.attend(q, k, v, kwargs["scaling"], mask).transpose(1, 2)
+            return attend_in_bfloat16(q, k, v, kwargs["scaling"], mask).transpose(1, 2)
         mask = shape.mask(sliding_window, q.dtype, q.device)
         if mask is not None and q.is_cpu and not kwargs.keys() & {"position_bias", "is_causal"}:
             # transformers would repeat the keys for every head that shares them.

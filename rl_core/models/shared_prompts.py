@@ -15,8 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rl_core.kernels import ragged_rows
-from rl_core.kernels.ragged_rows import Rectangles, Row
+from rl_core.kernels import Rectangles, Row, lay_out_rows
 from rl_core.models.layer_types import other_layers
 
 
@@ -78,7 +77,7 @@ def lay_out(input_ids_BL: Tensor, used_BL: Tensor, position_ids_BL: Tensor, num_
     rows = []
     for tokens, start, leads in zip(tokens_B, prompt_lengths_B, leads_B.tolist(), strict=True):
         rows += [Row(tokens, start), *([Row(tokens[:start], 0)] if leads else [])]
-    placed = ragged_rows.lay_out([row for row in rows if row.num_queries], len(source_N))
+    placed = lay_out_rows([row for row in rows if row.num_queries], len(source_N))
     return SharedPass(source_N, token_BL, placed)
 
 

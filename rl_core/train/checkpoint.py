@@ -14,11 +14,14 @@ import json
 import pickle
 import random
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.api import CheckpointException
 
@@ -27,6 +30,44 @@ from rl_core.train.optimizer import MOMENTS, STEP, add_moments
 from rl_core.train.trained import Trained
 
 _CONTENTS = "contents.json"
+
+Settings = dict[str, Any]
+"""As torch's `state_dict()` and parameter groups have them."""
+
+
+class Sharded(TypedDict, total=False):
+    """What is cut over ranks, by name of the parameter; the average only where there is one."""
+
+    model: Mapping[str, Tensor]
+    moments: Mapping[str, Mapping[str, Tensor]]
+    ema: Mapping[str, Tensor]
+
+
+class Counts(TypedDict):
+    """What of the optimiser is not sharded: its settings, and how often each parameter was changed."""
+
+    settings: Settings
+    steps: dict[str, float]
+
+
+class RandomState(TypedDict):
+    """Of a rank's generators."""
+
+    python: tuple[object, ...]
+    numpy: Settings | tuple[str, NDArray[np.uint32], int, int, float]
+    torch: Tensor
+    cuda: Tensor | None
+
+
+class Local(TypedDict):
+    """A rank's file."""
+
+    rank: int
+    optimizer: Counts
+    scheduler: Settings
+    num_skipped_steps: int
+    num_ema_updates: int
+    random: RandomState
 
 
 @torch.no_grad()
@@ -53,8 +94,8 @@ def load(backend: Trained, folder: Path) -> None:
     state = _state(backend)
     try:
         # Weights and moments are read straight into their own tensors, so everything else must be there first.
-        local = torch.load(_rank_file(backend, folder), weights_only=False)
-        state_dict_loader.load(state, checkpoint_id=folder / "weights")
+        local: Local = torch.load(_rank_file(backend, folder), weights_only=False)
+        state_dict_loader.load({**state}, checkpoint_id=folder / "weights")
     except (OSError, EOFError, RuntimeError, pickle.UnpicklingError, CheckpointException) as error:
         raise StorageError(f"checkpoint {folder} cannot be read: {str(error).strip().splitlines()[-1]}") from error
     _restore_counts(backend, local["optimizer"])
@@ -66,17 +107,18 @@ def load(backend: Trained, folder: Path) -> None:
         _restore_random(local["random"])
 
 
-def _state(backend: Trained) -> dict[str, Any]:
+def _state(backend: Trained) -> Sharded:
     """What is sharded: the tensors that are trained, which with adapters are few, and those that follow them."""
     add_moments(backend.optimizer)
     follow = {name: backend.optimizer.state[value] for name, value in backend.trainable.items()}
     moments = {name: {key: state[key] for key in MOMENTS} for name, state in follow.items()}
-    state = {"model": dict(backend.trainable), "moments": moments}
-    return state if backend.ema is None else state | {"ema": backend.ema.state()}
+    state: Sharded = {"model": dict(backend.trainable), "moments": moments}
+    if backend.ema is not None:
+        state["ema"] = backend.ema.state()
+    return state
 
 
-def _counts(backend: Trained) -> dict[str, Any]:
-    """What of the optimiser is not sharded: its settings, and how often each parameter was changed."""
+def _counts(backend: Trained) -> Counts:
     # Its groups are for the fused step alone, may be others on other ranks, and have the same settings.
     settings = {key: one for key, one in backend.optimizer.param_groups[0].items() if key != "params"}
     state = backend.optimizer.state
@@ -84,21 +126,21 @@ def _counts(backend: Trained) -> dict[str, Any]:
     return {"settings": settings, "steps": steps}
 
 
-def _restore_counts(backend: Trained, counts: dict[str, Any]) -> None:
+def _restore_counts(backend: Trained, counts: Counts) -> None:
     for group in backend.optimizer.param_groups:
         group.update(counts["settings"])
     for name, value in backend.trainable.items():
         backend.optimizer.state[value][STEP].fill_(counts["steps"][name])
 
 
-def _save_sharded(state: dict[str, Any], folder: Path, *, is_alone: bool) -> None:
+def _save_sharded(state: Sharded, folder: Path, *, is_alone: bool) -> None:
     """Args: is_alone: one rank has nothing to agree on with others, which takes a fifth of the time of a small save."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled")
-        state_dict_saver.save(state, checkpoint_id=folder, no_dist=is_alone)
+        state_dict_saver.save({**state}, checkpoint_id=folder, no_dist=is_alone)
 
 
-def _contents(backend: Trained) -> dict[str, Any]:
+def _contents(backend: Trained) -> dict[str, str]:
     lora, ema = backend.lora_cfg, backend.ema_cfg
     return {
         "weights": "full" if lora is None else f"adapters of rank {lora.rank}",
@@ -125,7 +167,7 @@ def _rank_file(backend: Trained, folder: Path) -> Path:
     return own if own.is_file() else folder / "rank-0.pt"
 
 
-def _local_state(backend: Trained) -> dict[str, Any]:
+def _local_state(backend: Trained) -> Local:
     return {
         "rank": backend.rank_info.rank,
         "optimizer": _counts(backend),
@@ -141,7 +183,7 @@ def _local_state(backend: Trained) -> dict[str, Any]:
     }
 
 
-def _restore_random(state: dict[str, Any]) -> None:
+def _restore_random(state: RandomState) -> None:
     random.setstate(state["python"])
     np.random.set_state(state["numpy"])
     torch.set_rng_state(state["torch"])

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Placement
 
 PIECE = 2**18
 """Elements that a processor's cache holds in two formats."""
+Layout = tuple[DeviceMesh, tuple[Placement, ...]]
+"""How a parameter is cut over ranks."""
 
 
 def add_gradient(total: Tensor, gradient: Tensor) -> None:
@@ -37,7 +39,7 @@ def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float, device: 
     Collective. A non-finite norm leaves the gradients alone, so that the caller can skip the step.
     Args: device: where collectives run; gradients may lie on the CPU.
     """
-    groups: dict[Any, list[Any]] = {}
+    groups: dict[Layout | None, list[Tensor]] = {}
     for parameter in parameters:
         if parameter.grad is not None:
             groups.setdefault(_layout(parameter.grad), []).append(parameter.grad)
@@ -51,12 +53,12 @@ def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float, device: 
     return total
 
 
-def _layout(gradient: Any) -> Any:
+def _layout(gradient: Tensor) -> Layout | None:
     return (gradient.device_mesh, gradient.placements) if isinstance(gradient, DTensor) else None
 
 
-def _norm(gradients: list[Any], device: torch.device) -> float:
-    norm: Any = nn.utils.get_total_norm(gradients)
+def _norm(gradients: list[Tensor], device: torch.device) -> float:
+    norm = nn.utils.get_total_norm(gradients)
     if isinstance(norm, DTensor):
         local = norm.to_local().to(device)
         return float(DTensor.from_local(local, norm.device_mesh, norm.placements).full_tensor())

@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from rl_core.kernels import bfloat16_attention
-from rl_core.kernels.bfloat16_attention import attend, suits
+from rl_core.kernels.bfloat16_attention import attend_in_bfloat16, attends_in_bfloat16
 from rl_core.kernels.ragged_rows import Rectangle
 
 ROUNDING = 0.01
@@ -39,7 +39,7 @@ def test_result_and_gradients_are_those_of_attention_in_float64(
     *inputs, grad = states(*shape)
     exact = [state.detach().double().requires_grad_() for state in inputs]
     expected = scaled_dot_product_attention(exact[0], exact[1], exact[2], is_causal=True, enable_gqa=True, scale=scale)
-    found = attend(inputs[0], inputs[1], inputs[2], scale)
+    found = attend_in_bfloat16(inputs[0], inputs[1], inputs[2], scale)
     assert error(found, expected) < ROUNDING
     pairs = zip(
         torch.autograd.grad(found, inputs, grad), torch.autograd.grad(expected, exact, grad.double()), strict=True
@@ -62,7 +62,7 @@ def test_queries_that_stand_later_in_their_rows_see_what_is_before_them(
     inputs = [query, *states(3, 4, 2, 30)[1:3]]
     exact = [state.detach().double().requires_grad_() for state in inputs]
     expected = scaled_dot_product_attention(*exact, mask.double(), enable_gqa=True, scale=0.2)
-    found = attend(inputs[0], inputs[1], inputs[2], 0.2, mask)
+    found = attend_in_bfloat16(inputs[0], inputs[1], inputs[2], 0.2, mask)
     assert error(found, expected) < ROUNDING
     pairs = zip(
         torch.autograd.grad(found, inputs, grad), torch.autograd.grad(expected, exact, grad.double()), strict=True
@@ -78,7 +78,7 @@ def test_scores_that_would_overflow_behind_the_mask_leave_no_trace(kept: int, mo
     query, key, value, grad = states(1, 1, 1, 40)
     with torch.no_grad():
         key[:, :, -1] = 400 * query[:, :, 3]
-    found = torch.autograd.grad(attend(query, key, value, 1.0), [query, key, value], grad)
+    found = torch.autograd.grad(attend_in_bfloat16(query, key, value, 1.0), [query, key, value], grad)
     assert all(bool(one.isfinite().all()) for one in found)
 
 
@@ -90,19 +90,19 @@ def test_large_scores_are_rounded_no_more_than_torch_rounds_them(length: int) ->
     query += 1
     exact = scaled_dot_product_attention(query.double(), key.double(), value.double(), is_causal=True, scale=0.3)
     torchs = scaled_dot_product_attention(query, key, value, is_causal=True, scale=0.3)
-    assert error(attend(query, key, value, 0.3), exact) < 3 * error(torchs, exact)
+    assert error(attend_in_bfloat16(query, key, value, 0.3), exact) < 3 * error(torchs, exact)
 
 
 def test_it_is_for_plain_causal_rows_where_a_processor_multiplies_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
     query = states(1, 2, 2, 8)[0]
     plain = {"is_causal": True, "scaling": 0.5}
-    assert suits(query, query, **plain)
-    assert not suits(query.float(), query, **plain)
+    assert attends_in_bfloat16(query, query, **plain)
+    assert not attends_in_bfloat16(query.float(), query, **plain)
     most = bfloat16_attention.MAX_WEIGHTS // (2 * 8)
-    assert suits(query, query[:, :, :1].expand(-1, -1, most, -1), **plain)
-    assert not suits(query, query[:, :, :1].expand(-1, -1, most + 1, -1), **plain)
+    assert attends_in_bfloat16(query, query[:, :, :1].expand(-1, -1, most, -1), **plain)
+    assert not attends_in_bfloat16(query, query[:, :, :1].expand(-1, -1, most + 1, -1), **plain)
     for other in ({"is_causal": False}, {"dropout": 0.1}, {"scaling": None}, {"position_bias": query}):
-        assert not suits(query, query, **plain | other)
+        assert not attends_in_bfloat16(query, query, **plain | other)
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
-    assert not suits(query, query, **plain)
+    assert not attends_in_bfloat16(query, query, **plain)

@@ -12,7 +12,6 @@ from torch.nn.functional import silu
 from transformers import AutoModelForCausalLM, Gemma2Config, Gemma2ForCausalLM, LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaMLP
 
-from rl_core.kernels import weight_gradients
 from rl_core.kernels.gated_mlp import GatedMLP, use_gated_mlps
 from tests.models.saved import num_kept
 
@@ -39,13 +38,8 @@ def written_out(states: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tenso
     return (silu(states @ gate.t()) * (states @ up.t())) @ down.t()
 
 
-@pytest.mark.parametrize("tiles", [False, True])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_it_gives_what_transformers_gives_and_the_gradients_of_float64(
-    dtype: torch.dtype, tiles: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(weight_gradients, "multiplies_in_tiles", lambda *_: tiles)
-    monkeypatch.setattr(weight_gradients, "PIECE", 1000)
+def test_it_gives_what_transformers_gives_and_the_gradients_of_float64(dtype: torch.dtype) -> None:
     theirs, (states, grad) = mlp_of(dtype), drawn(dtype)
     ours = ours_of(theirs)
     with torch.no_grad():

@@ -9,7 +9,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralFo
 
 from rl_core.data_proto import DataProto
 from rl_core.errors import ModelError
-from rl_core.kernels import bfloat16_attention
+from rl_core.models import packing
 from rl_core.models.causal_lm import CausalLMPolicy
 from rl_core.models.decoding.decode import positions_of
 from tests.policy_outcome import outcome
@@ -93,14 +93,14 @@ def test_attention_in_bfloat16_gives_the_same_but_for_rounding(monkeypatch: pyte
     assert policy.enable_prompt_sharing()
     plain = outcome(policy, rows, share_prompts=True)
     lengths: list[int] = []
-    attend = bfloat16_attention.attend
+    attend = packing.attend_in_bfloat16
 
     def watched(query: Tensor, *others: Any) -> Tensor:
         lengths.append(query.shape[2])
         return attend(query, *others)
 
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
-    monkeypatch.setattr(bfloat16_attention, "attend", watched)
+    monkeypatch.setattr(packing, "attend_in_bfloat16", watched)
     narrow = outcome(policy, rows, share_prompts=True)
     assert max(lengths) == NUM_RESPONSE
     assert (narrow[0] - plain[0]).norm() < 0.02 * plain[0].norm()

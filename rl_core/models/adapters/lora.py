@@ -27,7 +27,7 @@ def inject_lora(policy: Any, config: LoraConfig, seed: int, *, averaged: bool = 
     from peft import LoraConfig as PeftLoraConfig
     from peft import get_peft_model
 
-    from rl_core.kernels.adapted_linear import AdaptedLinear
+    from rl_core.kernels import AdaptedLinear
 
     targets = config.target_modules or policy.lora_targets
     if not targets:

@@ -16,7 +16,7 @@ class Path(StrEnum):
     PART = "language model alone"
     """The language model inside a model that also sees or hears, without what is around it."""
     KERNELS = "kernels"
-    """Norms, MLPs and rotations of ours in the place of the model's."""
+    """Norms and MLPs of ours in the place of the model's."""
     PADDED = "padded"
     """Rows of different lengths in one batch."""
     PACKED = "packed"

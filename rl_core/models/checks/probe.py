@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_core.errors import ModelError
-from rl_core.kernels.replace import Replaced
+from rl_core.kernels import accelerate
 from rl_core.models.checks.paths import Path, Paths, Truth
 from rl_core.models.checks.row_length import longest_row_of
 from rl_core.models.checks.short_windows import short_windows
@@ -39,7 +39,7 @@ def settle(policy: Any, known: Paths | None, asked_attention: str = "sdpa") -> N
     if known is not None:
         policy.compute_part_alone(known.why_not(Path.PART) is None)
         if known.why_not(Path.KERNELS) is None:
-            _use_kernels(model)
+            accelerate(model, model.device)
         policy.paths = known
         return
     refused: dict[Path, str] = {}
@@ -56,10 +56,9 @@ def settle(policy: Any, known: Paths | None, asked_attention: str = "sdpa") -> N
                     f"{type(model).__name__} cannot be trained on text: log-probabilities from its last hidden states "
                     f"{why}"
                 )
-        replaced = _use_kernels(model)
+        replaced = accelerate(model, model.device)
         if replaced and (why := _why_it_differs(truth, lambda: _learning(policy, truth))):
-            for one in replaced:
-                one.undo()
+            replaced.undo()
             refused[Path.KERNELS] = why
         for path, compute in (
             (Path.PADDED, lambda: policy(**truth.batch())[0]),
@@ -148,15 +147,6 @@ def _check_causal(model: Any, truth: Truth) -> None:
 
 class _Closed(Exception):
     """A way that this model does not have."""
-
-
-def _use_kernels(model: Any) -> list[Replaced]:
-    from rl_core.kernels.gated_mlp import use_gated_mlps
-    from rl_core.kernels.rms_norm import use_quick_norms
-    from rl_core.kernels.rotary import use_quick_rotations
-
-    found = [use_quick_norms(model), use_gated_mlps(model), use_quick_rotations(model)]
-    return [one for one in found if len(one)]
 
 
 def _rows(model: Any) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[tuple[int, ...], ...], ...]]:

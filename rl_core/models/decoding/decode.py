@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from rl_core.data_proto import pad_rows
-from rl_core.kernels.packed_weights import Packed
+from rl_core.kernels import Packed
 from rl_core.models.backbone import taken_by
 from rl_core.models.checks.paths import Path
 from rl_core.models.decoding.without_hooks import without_hooks

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache
 
-from rl_core.kernels.packed_weights import Packed
+from rl_core.kernels import Packed
 from rl_core.models.backbone import taken_by
 from rl_core.models.decoding.decoder_memory import WholeRows, attention_mask, memory_of
 from rl_core.models.decoding.graphed_steps import GraphedSteps, can_be_graphed

@@ -19,9 +19,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.nn.functional import silu
 
-from rl_core.kernels.gated_mlp import GatedMLP
-from rl_core.kernels.rms_norm import RMSNorm
-from rl_core.kernels.rotary import turn
+from rl_core.kernels import GatedMLP, RMSNorm
 from rl_core.models.packing import ROW_BY_ROW
 
 MODEL = {"embed_tokens", "layers", "norm", "rotary_emb"}
@@ -93,9 +91,8 @@ class PlainDecoder:
         cos_R1D, sin_R1D = (
             angle.view(len(tokens_R), 1, -1) for angle in self.model.rotary_emb(hidden_RH, positions_R1)
         )
-        angles = cos_R1D, *sin_R1D.chunk(2, -1)
         for index, block in enumerate(self.blocks):
-            hidden_RH = block.step(hidden_RH, angles, memory, index)
+            hidden_RH = block.step(hidden_RH, (cos_R1D, sin_R1D), memory, index)
         return self.model.norm(hidden_RH)
 
 
@@ -115,7 +112,7 @@ class _Block:
     def step(
         self,
         hidden_RH: Tensor,
-        angles: tuple[Tensor, Tensor, Tensor],
+        angles: tuple[Tensor, Tensor],
         memory: Memory,
         index: int,
     ) -> Tensor:
@@ -127,7 +124,9 @@ class _Block:
             queries_RQD, keys_RKD = asking_RSD.split([asking_RSD.shape[1] - num_keys, num_keys], 1)
             query_norm, key_norm = self.head_norms
             asking_RSD = torch.cat([query_norm.forward(queries_RQD), key_norm.forward(keys_RKD)], 1)
-        turned_RSD = turn(asking_RSD, *angles, sign=1)
+        cos_R1D, sin_R1D = angles
+        low, high = asking_RSD.chunk(2, -1)
+        turned_RSD = asking_RSD * cos_R1D + torch.cat([-high, low], -1) * sin_R1D
         queries_RKGD = turned_RSD[:, :-num_keys].reshape(num_rows, num_keys, -1, size)
         added = turned_RSD[:, -num_keys:], states_RSD[:, -num_keys:]
         seen_RKGD = memory.attend(index, queries_RKGD, *added, self.attention.scaling)

@@ -12,7 +12,7 @@ from rl_core.algorithms.metrics import Metric
 from rl_core.algorithms.terms import Denominators
 from rl_core.data_proto import DataProto
 from rl_core.errors import ModelError
-from rl_core.kernels.float32_matmul import multiplies_in_bfloat16, multiplies_in_tiles
+from rl_core.kernels import multiplies_in_bfloat16, multiplies_in_tiles
 from rl_core.models import shared_prompts
 from rl_core.ranks.dispatch import Collect, Dispatch, distributed
 from rl_core.train import micro_batches

@@ -161,7 +161,7 @@ def test_a_window_that_a_way_forgets_is_found_by_rows_shorter_than_it(
     try:
         saved("mistral", tmp_path, sliding_window=1000)
         assert loaded(tmp_path).paths.refused == {}  # type: ignore[union-attr]
-        from rl_core.kernels.ragged_rows import Rectangle
+        from rl_core.kernels import Rectangle
 
         honest = Rectangle.mask
         monkeypatch.setattr(Rectangle, "mask", lambda self, window, *rest: honest(self, None, *rest))
@@ -176,7 +176,7 @@ def test_a_window_that_a_way_forgets_is_found_by_rows_shorter_than_it(
 def test_modules_of_ours_that_compute_something_else_give_way_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rl_core.kernels.rms_norm import RMSNorm
+    from rl_core.kernels import RMSNorm
 
     saved("llama", tmp_path)
     honest = RMSNorm.forward

@@ -27,10 +27,7 @@ from transformers import (
     SmolLM3ForCausalLM,
 )
 
-from rl_core.kernels.gated_mlp import use_gated_mlps
-from rl_core.kernels.packed_weights import packed_weights
-from rl_core.kernels.rms_norm import use_quick_norms
-from rl_core.kernels.rotary import use_quick_rotations
+from rl_core.kernels import accelerate, packed_weights
 from rl_core.models.causal_lm import CausalLMPolicy
 from rl_core.models.decoding import decoder_memory, next_states
 from rl_core.models.decoding.decode import Reply, Request, Sampling, decode
@@ -78,8 +75,7 @@ def policy_of(case: tuple[Any, Any], dtype: torch.dtype = torch.float32) -> Caus
     torch.manual_seed(0)
     model_class, config = case
     model = model_class(config).eval()
-    for improve in (use_quick_norms, use_gated_mlps, use_quick_rotations):
-        improve(model)
+    accelerate(model, model.device)
     return CausalLMPolicy(model.to(dtype))
 
 

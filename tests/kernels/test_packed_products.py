@@ -8,7 +8,7 @@ from peft import LoraConfig, inject_adapter_in_model
 from torch import nn
 
 from rl_core.kernels.float32_matmul import has_bfloat16_products
-from rl_core.kernels.packed_weights import packed_weights
+from rl_core.kernels.packed_products import packed_weights
 
 pytestmark = pytest.mark.skipif(
     not torch.backends.cpu.get_cpu_capability().startswith("AVX"), reason="weights are packed on x86 alone"
