@@ -1,4 +1,4 @@
-"""The site of these pages: Sphinx reads them as Markdown (`make docs`). On GitHub the same files read as they are."""
+"""Configuration of the site of these pages, which Sphinx reads as Markdown (`make docs`)."""
 
 from pygments.lexers.data import JsonLexer
 from pygments.lexers.special import TextLexer
@@ -15,6 +15,6 @@ myst_heading_anchors = 3
 
 
 def setup(app: Sphinx) -> None:
-    """Colours for rows of JSON. What follows the language in a fence's opening line is for the tests."""
+    """Add colours for rows of JSON. Words after a fence's language are for the tests."""
     app.add_lexer("jsonl", JsonLexer)
     app.add_lexer("txt", TextLexer)

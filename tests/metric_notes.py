@@ -9,7 +9,7 @@ TRACKS = ("text", "images")
 
 
 def unknown_metrics(names: Iterable[str]) -> list[str]:
-    """Those that no note is about."""
+    """Return the metrics that have no description."""
     patterns = [_pattern(note.name) for group in GROUPS.values() for note in group]
     found = set(names)
     # A registered version has its scores by their bare names.

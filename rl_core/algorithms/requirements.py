@@ -1,4 +1,4 @@
-"""Whether the trainers can serve an algorithm, and a recipe fits it; checked before any start."""
+"""Checks that the trainers can serve an algorithm and that a recipe fits it, before any start."""
 
 from __future__ import annotations
 
@@ -14,13 +14,17 @@ from schemas.domains import ModelKind
 from schemas.recipe import Recipe
 
 SPLITS = (Aggregation.TOKEN_MEAN, Aggregation.TOKEN_SUM)
-"""Aggregations that give the same for a row and for its portions."""
+"""Aggregations that give the same result for a row and for its parts."""
 WITHOUT_SIBLINGS = "reinforce_plus_plus"
-"""An algorithm for tokens that one sample of a prompt is enough for."""
+"""Token algorithm that works with one sample per prompt."""
 
 
 def check_serves_tokens(algorithm: StageAlgorithm, recipe: Recipe) -> None:
-    """Raises: RecipeError where the algorithm needs what a rollout of tokens, or this recipe, does not give."""
+    """Refuse algorithms that need inputs that a rollout of tokens, or this recipe, does not
+    provide.
+
+    Raises: RecipeError.
+    """
     name = named(recipe)
     if isinstance(algorithm, Preference):
         raise RecipeError(f"algorithm {name} learns from pairs of answers: set domain: preference, or use grpo")
@@ -49,7 +53,11 @@ def check_serves_tokens(algorithm: StageAlgorithm, recipe: Recipe) -> None:
 
 
 def check_serves_steps(algorithm: StageAlgorithm, recipe: Recipe) -> None:
-    """Raises: RecipeError where the algorithm needs what a rollout of denoising steps, or the recipe, does not give."""
+    """Refuse algorithms that need inputs that a rollout of denoising steps, or the recipe, does not
+    provide.
+
+    Raises: RecipeError.
+    """
     name = named(recipe)
     if not isinstance(algorithm, FlowPolicyGradient | DiffusionNft):
         raise RecipeError(
@@ -72,7 +80,11 @@ def check_serves_steps(algorithm: StageAlgorithm, recipe: Recipe) -> None:
 
 
 def check_serves_tracks(algorithm: StageAlgorithm, recipe: Recipe) -> None:
-    """Raises: RecipeError where the algorithm of the track `text` needs what a tree of rewrites does not give."""
+    """Refuse algorithms of the track `text` that need inputs that a tree of rewrites does not
+    provide.
+
+    Raises: RecipeError.
+    """
     for needed, what in (
         (algorithm.needs_critic, "a critic"),
         (algorithm.needs_greedy_baseline, "a greedy reply that is rewarded"),
@@ -92,9 +104,10 @@ def check_serves_tracks(algorithm: StageAlgorithm, recipe: Recipe) -> None:
 def check_multi_update(
     algorithm: StageAlgorithm, num_updates_per_batch: int, num_epochs: int, name: str | None = None
 ) -> None:
-    """Raises: RecipeError where an algorithm that assumes the policy of the rollout would update it more than once.
+    """Refuse several updates per rollout with an algorithm that assumes the policy of the rollout.
 
-    Args: name: what the message calls the algorithm; its class's name when unset.
+    Args: name: name of the algorithm in the message; its class's name when unset. Raises:
+    RecipeError.
     """
     if algorithm.supports_multi_update:
         return
@@ -107,7 +120,11 @@ def check_multi_update(
 
 
 def check_siblings(recipe: Recipe) -> None:
-    """Raises: RecipeError where rows would be compared with siblings that they do not have: all advantages are 0."""
+    """Refuse a recipe whose rows would be compared with siblings that they do not have: all
+    advantages would be 0.
+
+    Raises: RecipeError naming the key that sets the group's size.
+    """
     if recipe.has_pairs:
         return
     for track in learning_tracks(recipe):
@@ -122,7 +139,7 @@ def check_siblings(recipe: Recipe) -> None:
 
 
 def named(recipe: Recipe) -> str | None:
-    """The algorithm as the recipe calls it."""
+    """Return the algorithm's name in the recipe."""
     return recipe.algorithm.get("name") or recipe.algorithm.get("target")
 
 

@@ -1,15 +1,17 @@
-"""How a batch is pickled: its tensors as protocol 5 buffers, which may travel out of band, without a copy.
+"""Pickling of a batch: its tensors are protocol 5 buffers, which may travel out of band, without a
+copy.
 
 Ray and any other caller that passes `buffer_callback` get the tensors' own memory. A plain
-`pickle.dumps(proto, protocol=5)` copies each tensor once into the stream; protocols 3 and 4 copy it twice. Protocol 2
-(that of `torch.save`) leaves the tensors to torch.
+`pickle.dumps(proto, protocol=5)` copies each tensor once into the stream; protocols 3 and 4 copy it
+twice. Protocol 2 (that of `torch.save`) leaves the tensors to torch.
 
-Tensors in object columns and in metadata travel the same way, and what is shared stays shared: siblings that hold one
-image still hold one image. Only data travels, not the autograd graph. A tensor from an accelerator comes back on the
-same device where there is one, else on the CPU. Tensors with no flat memory (sparse, quantised, subclasses) are left to
-torch.
+Tensors in object columns and in metadata are packed the same way, and shared tensors stay shared:
+siblings that hold one image still hold one image. Only data is pickled, not the autograd graph. A
+tensor from an accelerator is restored on the same device if it exists, else on the CPU. Tensors
+without flat memory (sparse, quantised, subclasses) are left to torch.
 
-For transports that carry neither pickles nor tensors, `serialize_tensordict` gives plain (dtype, shape, bytes) tuples.
+For transports that carry neither pickles nor tensors, `serialize_tensordict` gives plain (dtype,
+shape, bytes) tuples.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from rl_core.data_proto.errors import DataProtoError
 
 
 class PackedTensor:
-    """Stands for a dense tensor in a pickle; unpickling gives the tensor."""
+    """Packed form of a dense tensor in a pickle; unpickling gives the tensor."""
 
     __slots__ = ("tensor",)
 
@@ -47,7 +49,8 @@ class PackedTensor:
 
 
 class PackedJagged:
-    """Stands for a jagged tensor in a pickle; its offsets are packed once for all columns that share them."""
+    """Packed form of a jagged tensor in a pickle; its offsets are packed once for all columns that
+    share them."""
 
     __slots__ = ("offsets", "values")
 
@@ -59,7 +62,7 @@ class PackedJagged:
 
 
 class PackedTensorDict:
-    """Stands for a TensorDict in a pickle."""
+    """Packed form of a TensorDict in a pickle."""
 
     __slots__ = ("batch_size", "device", "values")
 
@@ -77,7 +80,7 @@ Bytes = bytes | bytearray | memoryview | np.ndarray
 V = TypeVar("V")
 
 PLAIN = frozenset({str, bytes, int, float, bool, type(None)})
-"""Types that hold no tensor and are met by the thousand."""
+"""Frequent types that never contain a tensor."""
 
 
 class Packer:
@@ -89,7 +92,8 @@ class Packer:
         self._alive: list[object] = []
 
     def pack(self, value: V) -> V | Packed:
-        """The value with its tensors packed, at any depth of dicts, lists, tuples and object arrays."""
+        """Return the value with its tensors packed, at any depth of dicts, lists, tuples and object
+        arrays."""
         if _holds_nothing(value):
             return value
         if id(value) not in self._done:
@@ -144,7 +148,7 @@ def _is_packed(cls: type) -> bool:
 
 
 def _holds_nothing(value: object) -> bool:
-    """Whether a value can be told at a glance to hold no tensor."""
+    """Return True if a value certainly contains no tensor, by its type."""
     cls = type(value)
     if type(value) is dict:
         return PLAIN.issuperset(map(type, value.values()))
@@ -154,16 +158,17 @@ def _holds_nothing(value: object) -> bool:
 
 
 def flat_bytes(tensor: Tensor) -> tuple[str, tuple[int, ...], np.ndarray]:
-    """Name of the dtype, shape, and the bytes in row order: its own memory for a contiguous tensor on the CPU."""
+    """Return the name of the dtype, the shape, and the bytes in row order: its own memory for a
+    contiguous tensor on the CPU."""
     flat = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().view(-1)
     return str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), flat.view(torch.uint8).numpy()
 
 
 def tensor_from_bytes(dtype: str, shape: tuple[int, ...], data: Bytes, device: str = "cpu") -> Tensor:
-    """The tensor whose bytes lie in a buffer, without copying them.
+    """Return the tensor whose bytes are in a buffer, without copying them.
 
-    Torch knows no read-only memory. A tensor over a read-only buffer (the object store's) therefore shares it, and
-    writing into it in place writes into the store: `DataProto.clone()` gives memory of one's own.
+    Torch has no read-only memory. A tensor over a read-only buffer (the object store's) therefore
+    shares it, and an in-place write changes the store: `DataProto.clone()` gives separate memory.
     """
     memory = memoryview(data.data if isinstance(data, np.ndarray) else data)
     torch_dtype = getattr(torch, dtype)
@@ -186,7 +191,7 @@ def _tensordict(values: dict[str, Tensor], batch_size: tuple[int, ...], device: 
 
 
 def _present(device: str) -> torch.device:
-    """The device itself where this process has it, else the CPU."""
+    """Return the device if this process has it, else the CPU."""
     wanted = torch.device(device)
     if wanted.type in ("cpu", "meta"):
         return wanted
@@ -213,18 +218,19 @@ Serialized = tuple[tuple[int, ...], str | None, dict[str, SerializedTensor | Ser
 
 
 def serialize_single_tensor(obj: Tensor) -> SerializedTensor:
-    """A dense tensor as (dtype, shape, bytes); the bytes are the tensor's own memory where they can be."""
+    """Return a dense tensor as (dtype, shape, bytes); the bytes are the tensor's own memory if
+    possible."""
     return flat_bytes(obj)
 
 
 def deserialize_single_tensor(arr: SerializedTensor) -> Tensor:
-    """The tensor, in memory of its own."""
+    """Return the tensor, in its own memory."""
     dtype, shape, data = arr
     return tensor_from_bytes(dtype, tuple(shape), bytearray(data))
 
 
 def serialize_tensordict(batch: TensorDict) -> Serialized:
-    """Batch size, device and the tensors; a nested one as its layout and its rows."""
+    """Return batch size, device and the tensors; a nested one as its layout and its rows."""
     items: dict[str, SerializedTensor | SerializedRows] = {}
     for key, value in batch.items():
         if not isinstance(value, Tensor):
@@ -234,7 +240,8 @@ def serialize_tensordict(batch: TensorDict) -> Serialized:
 
 
 def deserialize_tensordict(arr: Serialized) -> TensorDict:
-    """The TensorDict that `serialize_tensordict` took. Raises: DataProtoError for anything else."""
+    """Return the TensorDict that `serialize_tensordict` serialised. Raises: DataProtoError for
+    anything else."""
     batch_size, device, items = arr
     values: dict[str, Tensor] = {}
     for key, item in items.items():
@@ -250,7 +257,8 @@ def deserialize_tensordict(arr: Serialized) -> TensorDict:
 
 
 def _nested(nested: Tensor) -> SerializedRows:
-    """The layout and the rows, of a jagged tensor with an empty one behind them: it keeps dtype and trailing shape."""
+    """Return the layout and the rows, followed by an empty row for a jagged tensor, which keeps
+    dtype and trailing shape."""
     if nested.layout != torch.jagged:
         return "strided", [serialize_single_tensor(row) for row in nested.unbind()]
     values, offsets = jagged.parts(nested.detach())

@@ -1,4 +1,4 @@
-"""Which two models answer side by side, and what they are asked for."""
+"""The two models of the demo, and their questions and answers."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from schemas.domains import TRAITS, Page
 from schemas.recipe import Recipe
 
 MAX_NEW_TOKENS = 512
-"""Of a reply, whatever is asked for."""
+"""Upper limit on the length of a reply in tokens."""
 
 
 class Contestant:
-    """A model that answers one question after the other."""
+    """A model that answers one question at a time."""
 
     def __init__(self, name: str, answer: Callable[[Question], Answer]) -> None:
         self.name, self._answer = name, answer
         self._lock = Lock()
 
     def ask(self, question: Question) -> Answer:
-        """Its answer; others wait meanwhile."""
+        """Return the model's answer; other calls wait in the meantime."""
         with self._lock:
             return self._answer(question)
 
 
 @dataclass(frozen=True)
 class Demo:
-    """What the page shows."""
+    """Models and task of the demo."""
 
     page: Page
     contestants: list[Contestant]
@@ -44,8 +44,9 @@ class Demo:
 def load_demo(model: str, against: str | None, recipe_name: str | None, device: str, home: Home) -> Demo:
     """Load both models.
 
-    Args: against: as `model`; unset: the newest version of the same name, or what the training began with.
-    Raises: RecipeError when the domain has no page; ModelError and StorageError when a model is not there.
+    Args: against: as `model`; unset takes the newest version of the same name, or the initial
+    weights of the training. Raises: RecipeError when the domain has no page; ModelError and
+    StorageError when a model does not exist.
     """
     first = find_candidate(model, home)
     recipe = evaluation_recipe(first, recipe_name, (), None, home)
@@ -59,7 +60,8 @@ def load_demo(model: str, against: str | None, recipe_name: str | None, device: 
 
 
 def rival(first: Candidate, recipe: Recipe, home: Home) -> Candidate:
-    """The newest version of the same name, where it is another one; else what the training began with."""
+    """Return the newest version of the same name, if it is another one, else the initial weights of
+    the training."""
     if first.version is not None:
         last = newest(home.mlflow_uri, first.version.name)
         if last is not None and last.version != first.version.version:

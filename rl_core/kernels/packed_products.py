@@ -105,7 +105,7 @@ class Product:
         return parts[index]
 
     def whole(self, states: Tensor) -> Tensor:
-        """What all layers make of the states, side by side in the last axis."""
+        """Return the outputs of all layers for the states, side by side in the last axis."""
         is_wide = self.computed != self.kept
         states = states.to(self.computed) if is_wide else states
         if self.narrow is not None:

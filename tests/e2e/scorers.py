@@ -13,5 +13,5 @@ class LowerCase(Scorer):
     modalities = frozenset({Modality.TEXT})
 
     def score(self, samples: Sequence[Sample]) -> Sequence[float]:
-        """Never marks a sample."""
+        """Score samples; none is unscored."""
         return [sum(letter.islower() for letter in sample.text) / max(1, len(sample.text)) for sample in samples]

@@ -1,8 +1,9 @@
-"""From what a person writes to files: a path, a glob, a folder, or the name of a Hugging Face dataset.
+"""Resolution of data sources to files: a path, a glob, a folder, or the name of a Hugging Face
+dataset.
 
-`name`, `org/name`, `org/name/config`, each with `@revision` and `:split` behind it. The split is `train` unless said,
-the revision is resolved to a commit, and the files of that split are read by this project's own readers, so that no
-value is retyped on the way.
+Dataset names are `name`, `org/name` or `org/name/config`, optionally followed by `@revision` and
+`:split`. The default split is `train`, the revision is resolved to a commit, and the files of that
+split are read by this project's own readers, so that no value changes its type on the way.
 """
 
 import glob
@@ -23,17 +24,17 @@ class SourceSpec(Section):
     config: str | None = None
     """Configuration of the dataset."""
     split: str | None = None
-    """Split of the dataset; `train` unless said."""
+    """Split of the dataset; `train` by default."""
     revision: str | None = None
     """Branch, tag or commit of the dataset."""
 
 
 def data_files(source: str | Path | dict[str, Any], *, download: bool = True) -> list[Path]:
-    """The files of a source, in order.
+    """Return the files of a source, in order.
 
-    Args: source: as the module says, or the fields of a `SourceSpec`.
-    download: whether a dataset that is not on this machine may be fetched.
-    Raises: DataError when there is nothing, naming what was looked for.
+    Args: source: a source as described above, or the fields of a `SourceSpec`. download: allow
+    fetching a dataset that is not on this machine.
+    Raises: DataError when nothing is found, naming what was looked for.
     """
     if isinstance(source, dict):
         spec = SourceSpec(**source)

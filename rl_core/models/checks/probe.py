@@ -1,10 +1,12 @@
-"""Whether each way of computing log-probabilities gives what the model itself gives, looked at when it is loaded.
+"""Probe of each way of computing log-probabilities against the model's own results, when it is
+loaded.
 
-The policy is the model: transformers' own forward, a row by itself, without padding or cache. Training and sampling
-compute it in other ways, because those are quicker: padded batches, rows packed end to end, prompts that siblings
-share, decoding with a cache, modules of ours in the place of theirs. Each depends on how a family is written, and what
-is wrong with one would show nowhere, since rollout and trainer would share the error. So a few rows go through all of
-them. A way that differs is not used, and `Paths` says why.
+The policy is the model: transformers' own forward, one row at a time, without padding or cache.
+Training and sampling compute it in faster ways: padded batches, rows packed end to end, prefix
+sharing, decoding with a KV cache, modules of this project in place of the model's. Each depends on
+how a family is written, and an error in one would not be noticed, since rollout and trainer would
+share it. So a few rows go through all of them. A way that differs is not used, and `Paths` says
+why.
 """
 
 from __future__ import annotations
@@ -25,15 +27,16 @@ from rl_core.models.checks.short_windows import short_windows
 from rl_core.models.decoding.decode import forced_log_probs
 
 ALIKE = 1e-3
-"""Difference of a log-probability, by how far log-probabilities lie apart, up to which two ways are the same."""
+"""Tolerance of a log-probability, relative to the spread of log-probabilities."""
 PROMPTS, RESPONSES = (3, 14), ((12, 2), (5, 9))
-"""Lengths of the rows that are tried: two prompts of two siblings."""
+"""Lengths of the probe rows: two prompts of two siblings."""
 
 
 def settle(policy: Any, known: Paths | None, asked_attention: str = "sdpa") -> None:
-    """Put quick modules into a policy that was just loaded, and find out how it may be computed, unless that is known.
+    """Put fast modules into a policy that was just loaded, and probe how it may be computed, unless
+    that is known.
 
-    Raises: ModelError when the model's own forward cannot be run or gives no numbers.
+    Raises: ModelError when the model's own forward fails or gives no numbers.
     """
     model = policy.language_model
     if known is not None:
@@ -82,7 +85,8 @@ def settle(policy: Any, known: Paths | None, asked_attention: str = "sdpa") -> N
 
 
 def truth_of(policy: Any) -> Truth:
-    """What the model itself says of a few rows. Raises: ModelError when it cannot be run, or says no numbers."""
+    """Return the model's own results on a few rows. Raises: ModelError when it fails, or gives no
+    numbers."""
     model = policy.language_model
     prompts, responses = _rows(model)
     log_probs, spreads = [], []
@@ -105,8 +109,11 @@ def truth_of(policy: Any) -> Truth:
 
 
 def check_weights(model: Any) -> None:
-    """Raises: ModelError when weights are no ordinary finite numbers, though no probed row may meet them (an expert, a
-    word), naming the first."""
+    """Check that all weights are finite numbers, including those that no probed row uses (an
+    expert, a word).
+
+    Raises: ModelError naming the first that is not.
+    """
     name = type(model).__name__
     quantizer = getattr(model, "hf_quantizer", None)
     if quantizer is not None and not quantizer.is_trainable:
@@ -128,12 +135,13 @@ def check_weights(model: Any) -> None:
 
 
 def _is_finite(values: Tensor) -> bool:
-    """In one pass without a copy: least and greatest are NaN as soon as one number is."""
+    """Check in one pass without a copy: minimum and maximum are NaN if any number is."""
     return values.numel() == 0 or all(bool(end.isfinite()) for end in values.aminmax())
 
 
 def _check_causal(model: Any, truth: Truth) -> None:
-    """Raises: ModelError when what stands after a token changes what the model says of it: no policy of tokens."""
+    """Check that later tokens do not change the result of a token. Raises: ModelError when they
+    do."""
     ids = torch.tensor([[*truth.prompts[-1], *truth.responses[-1][-1]]], device=model.device)
     half = ids.shape[1] // 2
     whole_TV, part_TV = (model(input_ids=one, use_cache=False).logits[0] for one in (ids, ids[:, :half]))
@@ -146,11 +154,11 @@ def _check_causal(model: Any, truth: Truth) -> None:
 
 
 class _Closed(Exception):
-    """A way that this model does not have."""
+    """A way that this model does not support."""
 
 
 def _rows(model: Any) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[tuple[int, ...], ...], ...]]:
-    """Prompts and responses of words that mean nothing special to the model."""
+    """Return prompts and responses of words without a special meaning to the model."""
     config = model.config
     special = set()
     for one in (config, config.get_text_config()):
@@ -173,7 +181,7 @@ def _rows(model: Any) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[tuple[in
 
 
 def _why_it_differs(truth: Truth, compute: Callable[[], Tensor]) -> str | None:
-    """In words, what is wrong with log-probabilities; None where nothing is. Raises: _Closed."""
+    """Describe the difference of log-probabilities; None if there is none. Raises: _Closed."""
     try:
         log_probs_BT = compute()
     except _Closed:
@@ -187,7 +195,7 @@ def _why_it_differs(truth: Truth, compute: Callable[[], Tensor]) -> str | None:
 
 
 def row_by_row(policy: Any, truth: Truth, device: torch.device | str = "cpu") -> Tensor:
-    """What a policy's forward gives, [B, T], for each row by itself, without padding."""
+    """Return the results of a policy's forward, [B, T], for each row alone, without padding."""
     batch = truth.batch(device)
     num_response = batch["response_mask_BT"].shape[1]
     log_probs_BT = torch.zeros(batch["response_mask_BT"].shape, device=device)
@@ -201,7 +209,8 @@ def row_by_row(policy: Any, truth: Truth, device: torch.device | str = "cpu") ->
 
 
 def _learning(policy: Any, truth: Truth) -> Tensor:
-    """The same in a pass that could learn: modules of ours then compute otherwise, and may be refused by autograd."""
+    """Return the same in a training pass: this project's modules then compute differently, and
+    autograd may refuse them."""
     with torch.enable_grad():
         return row_by_row(policy, truth).detach()
 
@@ -223,7 +232,7 @@ def _shared(policy: Any, truth: Truth) -> Tensor:
 
 
 def _decoded(policy: Any, truth: Truth, *, in_one_batch: bool) -> Tensor:
-    """The responses token by token, over the prompts' cache."""
+    """Return the responses' log-probabilities token by token, with the prompts' KV cache."""
     groups = list(zip(truth.prompts, truth.responses, strict=True))
     parts = [groups] if in_one_batch else [[group] for group in groups]
     rows = [row for part in parts for row in forced_log_probs(policy, part)]
@@ -232,7 +241,7 @@ def _decoded(policy: Any, truth: Truth, *, in_one_batch: bool) -> Tensor:
 
 @contextmanager
 def as_judged(policy: Any) -> Iterator[None]:
-    """For the block, the policy in evaluation mode, with short windows."""
+    """Put the policy into evaluation mode, with short windows, during the block."""
     from rl_core.models.modes import evaluation_mode
 
     with evaluation_mode(policy), short_windows(policy.language_model):
@@ -241,7 +250,7 @@ def as_judged(policy: Any) -> Iterator[None]:
 
 @contextmanager
 def same_attention(model: Any) -> Iterator[None]:
-    """After the block the model attends as before it."""
+    """Restore the model's attention after the block."""
     before = model.config._attn_implementation
     try:
         yield
