@@ -22,7 +22,7 @@ RowRule = Callable[[Row], list[Problem]]
 
 
 class SchemaName(StrEnum):
-    """Which contract a file is held to."""
+    """The contract that a file's rows are validated against."""
 
     PROMPT = "prompt"
     """SkyRL prompt rows: prompt, env_class, reward_spec."""
@@ -31,7 +31,7 @@ class SchemaName(StrEnum):
     PREFERENCE = "preference"
     """MMPR rows: image, question, chosen, rejected."""
     RESPONSE = "response"
-    """Text-RL rows: responses_create_params and whatever came with it."""
+    """Text-RL rows: responses_create_params, plus any other columns the row has."""
 
 
 @dataclass(frozen=True)
@@ -40,19 +40,21 @@ class RowContract:
 
     name: SchemaName
     extract: Callable[[Row], dict[str, Any]]
-    """The checked values of a row by field, aliases resolved."""
+    """Function that returns the checked values of a row by field, with aliases resolved."""
     fields: Mapping[str, FieldRule]
-    """Field -> its rule, given the extracted value (None where nothing was written)."""
+    """Validation rule of each field; a rule gets the extracted value (None where the row has
+    none)."""
     row_rule: RowRule = lambda _: []
-    """A rule over several extracted fields; silent where one of them is wrong by itself."""
+    """Rule over several extracted fields; not applied where one of those fields is already
+    wrong."""
 
     def problems(self, row: Row) -> list[Problem]:
-        """Everything wrong with one row."""
+        """Return every problem of one row."""
         values = self.extract(row)
         return self._of_values(values)
 
     def schema(self) -> "pa.DataFrameSchema":
-        """The pandera schema of a frame of extracted values; validate with `lazy=True`."""
+        """Return the pandera schema of a frame of extracted values; validate with `lazy=True`."""
         import pandera.pandas as pa
 
         columns = {field: pa.Column(object, _cells(field, rule), nullable=True) for field, rule in self.fields.items()}
@@ -66,7 +68,7 @@ class RowContract:
         return pa.DataFrameSchema(columns, checks=check, strict=False)
 
     def validate(self, rows: Sequence[Row], *, file: str, row_numbers: Sequence[int]) -> list[Rejection]:
-        """Every problem of a batch of rows, in row order; a row may have several."""
+        """Return every problem of a batch of rows, in row order; a row may have several."""
         import pandas as pd
 
         if not rows:
@@ -85,7 +87,7 @@ class RowContract:
 
 
 def failing_rows(schema: "pa.DataFrameSchema", frame: "pd.DataFrame") -> list[int]:
-    """Positions of the rows a schema refuses, ascending; every check is applied.
+    """Return the positions of the rows that a schema refuses, ascending; every check is applied.
 
     Raises: pandera's SchemaErrors when the frame as a whole does not fit (a defect, not a bad row).
     """

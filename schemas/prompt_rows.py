@@ -1,10 +1,11 @@
-"""SkyRL prompt rows: what a row must hold, and what is said about one that does not.
+"""SkyRL prompt rows: required fields, accepted variants, and the problems reported for invalid
+rows.
 
-A row is `prompt` (chat messages), `env_class` (a registered environment) and `reward_spec` (with `ground_truth`);
-`data_source`, `extra_info` and `ability` are optional and any other column is kept. Also accepted: `reward_model`
-for `reward_spec` (DAPO, verl), `{"target": ...}` as ground truth (search), test cases written as a JSON string,
-`max_turns` and `db_id` beside or inside `extra_info`, and numpy arrays where lists are meant, since that is what
-pandas reads from Parquet.
+A row is `prompt` (chat messages), `env_class` (a registered environment) and `reward_spec` (with
+`ground_truth`); `data_source`, `extra_info` and `ability` are optional and any other column is
+kept. Also accepted: `reward_model` for `reward_spec` (DAPO, verl), `{"target": ...}` as ground
+truth (search), test cases written as a JSON string, `max_turns` and `db_id` next to or inside
+`extra_info`, and numpy arrays for lists, since that is what pandas reads from Parquet.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,7 +40,8 @@ __all__ = [
 ]
 
 SCHEMA_VERSION = "2"
-"""Raised whenever the set of accepted rows changes: cached reports and prepared rows are then remade."""
+"""Version of the accepted rows, raised whenever they change; cached reports and prepared rows of
+another version are made anew."""
 
 ROLES = ("system", "user", "assistant")
 MESSAGES = 'a list of {"role": "system" | "user" | "assistant", "content": <string>}'
@@ -51,20 +53,21 @@ OPTIONAL_TYPES: dict[str, tuple[type, str]] = {
 
 
 def reward_spec_of(row: Mapping[str, Any]) -> Any:
-    """The row's `reward_spec`, or its `reward_model` (the DAPO and verl name for it)."""
+    """Return the row's `reward_spec`, or its `reward_model` (the DAPO and verl name for it)."""
     return get(row, "reward_spec", "reward_model")
 
 
 def max_turns_of(row: Mapping[str, Any]) -> Any:
-    """The row's `max_turns`, or that of its `extra_info`; None when the recipe decides."""
+    """Return the row's `max_turns`, or that of its `extra_info`, or None to leave it to the
+    recipe."""
     extra = row.get("extra_info")
     return get(row, "max_turns") if not isinstance(extra, Mapping) else get({**extra, **_given(row)}, "max_turns")
 
 
 def prompt_contract(allowed_env_classes: AllowedEnvClasses, default_env_class: str | None = None) -> RowContract:
-    """The contract of prompt rows for these environments.
+    """Return the contract of prompt rows for these environments.
 
-    Args: default_env_class: environment of rows that name none.
+    Args: default_env_class: environment of rows that do not name one.
     """
 
     def extract(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -105,10 +108,10 @@ def validate_rows(
     default_env_class: str | None = None,
     row_numbers: Sequence[int] | None = None,
 ) -> list[Rejection]:
-    """Every error of a batch of prompt rows, in row order.
+    """Return every error of a batch of prompt rows, in row order.
 
-    Args: first_row: number of the first row. row_numbers: the number of each row, where they have gaps
-    (blank lines of a file).
+    Args: first_row: number of the first row. row_numbers: number of each row, if the numbers have
+    gaps (blank lines of a file).
     Returns: one Rejection per problem; a row may have several. Empty when all rows are good.
     """
     numbers = row_numbers or range(first_row, first_row + len(rows))
@@ -116,7 +119,7 @@ def validate_rows(
 
 
 def prompt_problems(value: Any) -> list[Problem]:
-    """Everything wrong with a row's prompt."""
+    """Return every problem of a row's prompt."""
     if value is None:
         return [Problem("prompt", "missing", value, MESSAGES)]
     messages = as_list(value)
@@ -129,7 +132,7 @@ def prompt_problems(value: Any) -> list[Problem]:
 
 
 def env_class_problems(value: Any, allowed: AllowedEnvClasses) -> list[Problem]:
-    """Everything wrong with a row's environment name."""
+    """Return every problem of a row's environment name."""
     if value is None:
         expected = "the name of an environment in the row, or a default in the recipe"
         return [Problem("env_class", "missing", value, expected)]
@@ -142,7 +145,7 @@ def env_class_problems(value: Any, allowed: AllowedEnvClasses) -> list[Problem]:
 
 
 def max_turns_problems(value: Any) -> list[Problem]:
-    """Whether a row's own limit of turns is one."""
+    """Report a row's own turn limit that is not a positive integer."""
     number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else 0.0
     whole = number >= 1 and number.is_integer()
     return [] if value is None or whole else [Problem("max_turns", "not a number of turns", value, "1 or more")]

@@ -1,7 +1,8 @@
-"""The typed recipe: what to train. Every key is checked; a key nobody knows is refused.
+"""The typed recipe of a training job. Every key is checked; unknown keys are refused.
 
-Plug-in blocks (`algorithm`, `rewards`, `environments`) stay mappings here and are validated by the plug-in's own
-`Config` when the recipe is loaded (`rl_core.runs.recipes`), since schemas import nothing from above.
+Plug-in blocks (`algorithm`, `rewards`, `environments`) stay mappings here and are validated by the
+plug-in's own `Config` when the recipe is loaded (`rl_core.runs.recipes`), since schemas must not
+import the packages above them.
 """
 
 from collections.abc import Mapping
@@ -34,27 +35,29 @@ from schemas.unified import UnifiedConfig
 
 
 class Domain(StrEnum):
-    """What a policy produces; selects the trainer."""
+    """Kind of output that a policy produces; selects the trainer."""
 
     TEXT = "text"
-    """Tokens of a language model, single- or multi-turn."""
+    """Text from a language model, single- or multi-turn."""
     VISION = "vision"
-    """Tokens of a vision-language model, whose prompts show pictures."""
+    """Text from a vision-language model, whose prompts contain images."""
     PREFERENCE = "preference"
-    """Nothing is sampled: rows hold a better and a worse answer each."""
+    """Preference learning without sampling: each row holds a better and a worse answer."""
     DIFFUSION = "diffusion"
-    """Pictures or videos of a flow-matching model, denoised from prompts."""
+    """Images or videos from a flow-matching model, denoised from prompts."""
     PE = "pe"
-    """A prompt enhancer: a language model's rewrites of prompts, and a flow-matching model's pictures of them."""
+    """Prompt enhancement: a language model rewrites prompts, and a flow-matching model draws the
+    rewrites."""
     UNIFIED = "unified"
-    """A unified model: one module that writes a plan in tokens, and draws it by flow matching."""
+    """A unified model: one module that writes a plan in tokens and draws it by flow matching."""
 
 
 class TrainingConfig(Section):
-    """How long to train, and in what portions.
+    """Length of the training and sizes of its steps.
 
-    More than one optimiser step per rollout needs an algorithm that corrects for the policy having moved
-    (`supports_multi_update`); the old policy is then frozen once, before the first of them.
+    More than one optimizer step per rollout needs an algorithm that corrects for the change of the
+    policy (`supports_multi_update`); the old policy is then frozen once, before the first of these
+    steps.
     """
 
     former_keys: ClassVar[Mapping[str, str]] = {
@@ -63,46 +66,48 @@ class TrainingConfig(Section):
     }
 
     num_iterations: int = Field(default=4, ge=1)
-    """Train-iteration tasks; each ends in a complete checkpoint."""
+    """Number of train-iteration tasks; each ends with a complete checkpoint."""
     steps_per_iteration: int = Field(default=5, ge=1)
-    """Turns of the loop in one iteration."""
+    """Training steps in one iteration."""
     prompts_per_step: int = Field(default=8, ge=1)
-    """Different prompts in one rollout."""
+    """Number of different prompts in one rollout."""
     num_updates_per_batch: int = Field(default=1, ge=1)
-    """Disjoint mini-batches one rollout is cut into, an optimiser step for each."""
+    """Disjoint mini-batches that one rollout is split into, with an optimizer step for each."""
     num_epochs: int = Field(default=1, ge=1)
-    """Passes over all rows of one rollout, each of `num_updates_per_batch` steps."""
+    """Passes over all rows of one rollout, each of `num_updates_per_batch` optimizer steps."""
     max_grad_norm: float = Field(default=1.0, gt=0)
-    """Gradients are clipped to this global norm."""
+    """Global norm to which gradients are clipped."""
     skip_zero_advantages: bool = True
-    """Leave samples whose advantages are all 0, such as those of a group of equal rewards, out of training passes where
-    they change nothing. What passes measure (entropy, ratios, clipping) is then measured on the others."""
+    """Leave samples whose advantages are all 0, such as those of a group of equal rewards, out of
+    the training passes that they do not change. Metrics of those passes (entropy, ratios, clipping)
+    then cover only the other samples."""
     keep_last: int = Field(default=2, ge=1)
-    """Newest complete checkpoints kept; older ones are removed."""
+    """Number of newest complete checkpoints to keep; older ones are removed."""
     keep_best: int = Field(default=0, ge=0)
-    """Checkpoints kept besides, for having the highest `best_metric`."""
+    """Number of checkpoints with the highest `best_metric` to keep in addition."""
     best_metric: str = "reward_mean"
-    """A metric of the iteration, or a score such as `eval/accuracy` where evaluations follow iterations."""
+    """A metric of the iteration, or a score such as `eval/accuracy` if evaluations follow
+    iterations."""
 
 
 class EvaluationConfig(Section):
-    """How the held-out rows are scored."""
+    """Evaluation on the held-out rows."""
 
     eval_every: int = Field(default=0, ge=0)
-    """Evaluate after every so many iterations; 0 means only before and after training."""
+    """Iterations between evaluations; 0 evaluates only before and after training."""
     max_new_tokens: int = Field(default=256, ge=1)
-    """Room to answer, which may exceed the rollout's."""
+    """Longest reply in tokens; may exceed the rollout's limit."""
     batch_size: int = Field(default=64, ge=1)
-    """Rows decoded, or samples denoised, at once."""
+    """Rows that are decoded, or samples that are denoised, in one batch."""
 
 
 class Recipe(Section):
-    """One training job."""
+    """Complete description of one training job."""
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$")
     """Name of the job: lower case, digits, dashes."""
     domain: Domain = Domain.TEXT
-    """Which trainer runs it."""
+    """Kind of output that the policy produces; selects the trainer."""
     seed: int = Field(default=0, ge=0, lt=2**31)
     """Seed of data order, sampling and initialisation."""
     model: ModelConfig
@@ -117,25 +122,26 @@ class Recipe(Section):
     scheduler: LrSchedulerConfig = LrSchedulerConfig()
     data: DataConfig
     environments: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    """Options per environment id, validated by the environment's Config."""
+    """Options of each environment id, validated by the environment's Config."""
     rewards: list[dict[str, Any]] = Field(default_factory=list)
-    """Scorers beside the environment, `{name: ..., weight: ...}` or `{target: my_pkg.my_module:MyReward, ...}`; their
-    weighted scores are added to the environment's reward."""
+    """Scorers in addition to the environment, `{name: ..., weight: ...}` or `{target:
+    my_pkg.my_module:MyReward, ...}`; their weighted scores are added to the environment's reward.
+    """
     reward_service: RewardServiceConfig = RewardServiceConfig()
-    """What becomes of scores that fail, and of replies that were cut off."""
+    """Treatment of failed scores and of truncated replies."""
     algorithm: dict[str, Any] = Field(default_factory=lambda: {"name": "grpo"})
-    """`{name: grpo, ...}` or `{target: my_pkg.my_module:MyAlgorithm, ...}`."""
+    """Training algorithm, `{name: grpo, ...}` or `{target: my_pkg.my_module:MyAlgorithm, ...}`."""
     value_model: ValueModelConfig = ValueModelConfig()
-    """The critic, where the algorithm has one."""
+    """The critic, for algorithms that have one."""
     rollout: RolloutConfig = RolloutConfig()
     diffusion: DiffusionConfig = DiffusionConfig()
-    """What is sampled and in how many steps, in the domains `diffusion`, `pe` and `unified`."""
+    """Sampling of the diffusion model in the domains `diffusion`, `pe` and `unified`."""
     tracks: TracksConfig | None = None
-    """Who rewrites and who draws, in the domain `pe`."""
+    """The rewriting and the drawing model in the domain `pe`."""
     unified: UnifiedConfig | None = None
-    """What is written and drawn by one model, in the domain `unified`."""
+    """The text and the image stage in the domain `unified`."""
     preference: PreferenceConfig = PreferenceConfig()
-    """How pairs are read, in the domain `preference`."""
+    """Reading of pairs in the domain `preference`."""
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     registration: RegistrationConfig = RegistrationConfig()
@@ -304,12 +310,13 @@ class Recipe(Section):
 
     @property
     def ema(self) -> EmaLoraConfig | EmaFullConfig | None:
-        """The moving average, of either kind."""
+        """The moving average of the weights, of either kind, or None."""
         return self.ema_lora or self.ema_full
 
     @property
     def images(self) -> "Recipe":
-        """The job of what draws, by itself: this recipe, or that of the track or stage `images`."""
+        """The recipe of the drawing model alone: this recipe, or that of the track or stage
+        `images`."""
         if self.tracks is not None:
             track, kept = self.tracks.images, ("model", "lora", "fsdp", "optimizer", "scheduler")
             job = self._painting(track.samples_per_rewrite, track.micro_batch_size, track.algorithm)
@@ -325,17 +332,18 @@ class Recipe(Section):
 
     @property
     def writing(self) -> "Recipe":
-        """The job of what writes, by itself: this recipe, on the devices that the track `images` leaves it."""
+        """The recipe of the writing model alone: this recipe, on the devices that the track
+        `images` leaves to it."""
         left = self.placement.num_devices - self.drawing_devices
         return self.model_copy(update={"placement": self.placement.model_copy(update={"num_devices": left})})
 
     @property
     def drawing_devices(self) -> int:
-        """Devices that the track `images` has to itself."""
+        """Number of devices reserved for the track `images`."""
         return self.tracks.images.num_devices if self.tracks else 0
 
     def _painting(self, num_samples: int, micro_batch_size: int, algorithm: dict[str, Any]) -> dict[str, Any]:
-        """What the job of a track `images` has of its own, whoever draws."""
+        """Return the fields that the recipe of a track or stage `images` overrides."""
         return {
             "domain": Domain.DIFFUSION,
             "tracks": None,
@@ -347,17 +355,18 @@ class Recipe(Section):
 
     @property
     def draws(self) -> bool:
-        """Whether rows are prompts of pictures or videos."""
+        """True if rows are prompts for images or videos."""
         return self.domain in (Domain.DIFFUSION, Domain.PE, Domain.UNIFIED)
 
     @property
     def rows_per_prompt(self) -> int:
-        """Rows of a step that belong to one prompt: the samples of a group, or the two answers of a pair."""
+        """Rows of a step that belong to one prompt: the samples of a group, or the two answers of a
+        pair."""
         return 2 if self.domain is Domain.PREFERENCE else self.rollout.samples_per_prompt
 
     @property
     def updates_per_step(self) -> int:
-        """Optimiser steps that one turn of the loop takes."""
+        """Number of optimizer steps in one training step."""
         return self.training.num_updates_per_batch * self.training.num_epochs
 
     @property
@@ -365,6 +374,7 @@ class Recipe(Section):
         return self.registration.model_name or f"rl-train-{self.name}"
 
     def evaluates_after(self, iteration: int) -> bool:
-        """Whether an evaluation follows this iteration; the last one has its own."""
+        """Return True if an evaluation follows this iteration; the last iteration has its own
+        evaluation."""
         every = self.evaluation.eval_every
         return bool(every) and iteration % every == 0 and iteration < self.training.num_iterations

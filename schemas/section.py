@@ -1,4 +1,4 @@
-"""What every section of a recipe is made of."""
+"""Base class of the recipe's sections."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -10,13 +10,14 @@ from schemas.numbers import LARGEST, beyond_all_settings, has_boolean_for_number
 
 
 class Section(BaseModel):
-    """Base of every recipe section and every plug-in's `Config`: unknown keys refused, immutable, documented by the
-    string under each field. A number is a finite number: no boolean, no infinity, nothing beyond `LARGEST`."""
+    """Base of every recipe section and every plug-in's `Config`: unknown keys are refused, values
+    are immutable, and the string under each field documents it. A number must be finite: no
+    boolean, no infinity, nothing beyond `LARGEST`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
 
     former_keys: ClassVar[Mapping[str, str]] = {}
-    """Keys that were renamed, and what to write instead."""
+    """Renamed keys, and the sentence that says what to write instead."""
 
     @field_validator("*", mode="before")
     @classmethod
@@ -41,6 +42,6 @@ class DType(StrEnum):
     """A number format of weights, computation or communication."""
 
     BFLOAT16 = "bfloat16"
-    """Half the memory and traffic, 8 bits of precision."""
+    """16-bit floats: half the memory and traffic, 8 bits of precision."""
     FLOAT32 = "float32"
-    """Exact comparisons between runs and rank counts."""
+    """32-bit floats, for exact comparisons between runs and rank counts."""

@@ -1,4 +1,5 @@
-"""evaluate: one greedy answer to every held-out row, with the same rows and settings each time."""
+"""The task evaluate: one greedy answer to every held-out row, with the same rows and settings each
+time."""
 
 from typing import Any
 
@@ -38,9 +39,10 @@ def _run_name() -> str:
 def evaluate(
     plan: RunPlan, label: str, iteration: int, baseline: EvalReceipt | None = None, *, exported: bool = False
 ) -> EvalReceipt:
-    """Score the weights after `iteration` (0: before training), beside `baseline` when it is given.
+    """Score the weights after `iteration` (0: before training), next to `baseline` when it is
+    given.
 
-    Args: exported: those of the exported folder, read back.
+    Args: exported: score the weights of the exported folder, read back.
     """
     session = session_for(plan)
     with logged_notes():
@@ -70,7 +72,8 @@ def _show_pictures(plan: RunPlan, before: EvalReceipt, after: EvalReceipt) -> No
 
 
 def show_scores(receipts: list[EvalReceipt]) -> None:
-    """Publish what evaluations came to, a row each, and the change from the first to the last."""
+    """Publish the scores of evaluations, one row each, and the change from the first to the
+    last."""
     table: list[dict[str, Any]] = [
         {
             "which": receipt.label,
@@ -93,7 +96,7 @@ def show_scores(receipts: list[EvalReceipt]) -> None:
 
 
 def compare(before: EvalReceipt, after: EvalReceipt) -> None:
-    """Publish the same questions answered before and after."""
+    """Publish the answers to the same questions before and after training."""
     rows_before, rows_after = read_samples(before.samples_path), read_samples(after.samples_path)
     samples = [
         {

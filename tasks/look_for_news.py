@@ -1,4 +1,5 @@
-"""look-for-news: what is new since the newest version, so that a schedule does not train the same model again."""
+"""The task look-for-news: find what changed since the newest version, so that a schedule does not
+train the same model again."""
 
 from typing import Any
 

@@ -1,4 +1,5 @@
-"""prepare-cache: validated rows into a content-addressed folder; unchanged inputs are a hit."""
+"""The task prepare-cache: write validated rows to a content-addressed folder; unchanged inputs are
+a cache hit."""
 
 from typing import Any
 
@@ -26,7 +27,7 @@ from tasks import artifacts
 # The run hash over file contents decides about reuse; Prefect's own cache sees only the recipe's text.
 @task(name="prepare-cache", cache_policy=NO_CACHE)
 def prepare_cache(recipe: dict[str, Any], report: ValidationReport) -> CacheReceipt:
-    """Publish train.parquet and eval.parquet of what the recipe names. Raises: DataError, ModelError."""
+    """Publish train.parquet and eval.parquet of a recipe's data. Raises: DataError, ModelError."""
     home = Home.default()
     settings = Recipe.model_validate(with_artifacts(recipe, home.mlflow_uri))
     if settings.domain is Domain.PREFERENCE:
@@ -41,7 +42,7 @@ def prepare_cache(recipe: dict[str, Any], report: ValidationReport) -> CacheRece
 
 
 def _prepare_prompts(recipe: Recipe, home: Home) -> CacheReceipt:
-    """Tokenised and filtered by length."""
+    """Tokenise prompts and filter them by length."""
     if several := of_several_turns(recipe.environments, recipe.data.default_env_class):
         check_recipe(recipe, locate(recipe.model.path, home.models), several)
     return prompts.prepare_cache(
@@ -55,7 +56,8 @@ def _prepare_prompts(recipe: Recipe, home: Home) -> CacheReceipt:
 
 
 def _prepare_media(recipe: Recipe, home: Home) -> CacheReceipt:
-    """Counted by the tokenizers of the model that reads them first, and filtered by length."""
+    """Filter media prompts by length, counted with the tokenizers of the model that reads them
+    first."""
     path = recipe.model.path
     settings = MediaSettings(recipe, tokenizer_identity(path, home.models), home.cache, home.data / "memo")
     files = prompt_files(recipe, home.data)

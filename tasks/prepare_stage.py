@@ -1,4 +1,5 @@
-"""prepare-stage: raw files of one stage into a published cache; the same code as `rl-train prep`."""
+"""The task prepare-stage: turn the raw files of one stage into a published cache; the same code as
+`rl-train prep`."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -47,7 +48,8 @@ def prepare_stage(
 
 
 class _Bar:
-    """Keeps the progress artifact at the present phase, a step at a time: each update is a call to the server."""
+    """Progress bar of the current phase; updated a step at a time, since each update is a call to
+    the server."""
 
     def __init__(self, bar: artifacts.Progress) -> None:
         self._bar, self._shown = bar, -1

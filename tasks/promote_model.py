@@ -1,4 +1,5 @@
-"""promote-model: the champion alias moves to a version that passed the gate and, where it is asked for, a person."""
+"""The task promote-model: move the champion alias to a version that passed the gate and was
+approved, if approval is required."""
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
@@ -12,7 +13,7 @@ from tasks import artifacts
 
 @task(name="promote-model", cache_policy=NO_CACHE)
 def promote_model(plan: RunPlan, version: VersionReceipt, gate: GateReceipt, approval: Approval) -> ModelReceipt:
-    """Make the version champion if both agree; a run decides once."""
+    """Make the version champion if gate and approval agree; a run decides once."""
     session = session_for(plan)
     done = session.folder.receipt("promote-model", ModelReceipt)
     if done is not None:

@@ -1,4 +1,5 @@
-"""register-model: a new MLflow version of the exported folder with its held-out metrics; no alias moves."""
+"""The task register-model: register the exported folder as a new MLflow version with its held-out
+metrics; no alias moves."""
 
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from tasks import artifacts
 def register_model(plan: RunPlan, baseline: EvalReceipt, final: EvalReceipt) -> VersionReceipt:
     """Register the exported weights as the next version; a run registers once.
 
-    Raises: StorageError when the folder is no longer what was evaluated.
+    Raises: StorageError when the folder changed since it was evaluated.
     """
     session = session_for(plan)
     done = session.folder.receipt("register-model", VersionReceipt)

@@ -1,4 +1,5 @@
-"""validate-data: every row of every file against its contract, before anything costly starts."""
+"""The task validate-data: check every row of every file against its contract, before anything
+costly starts."""
 
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,8 @@ from tasks.flow_links import flow_run_tags
 
 @task(name="validate-data", cache_policy=NO_CACHE)
 def validate_data(recipe: dict[str, Any]) -> ValidationReport:
-    """Validate a recipe's training and held-out rows; the report is published whether they may be used or not.
+    """Validate a recipe's training and held-out rows; the report is published whether the rows may
+    be used or not.
 
     Raises: DataError naming file, row, field and value.
     """
@@ -51,7 +53,8 @@ def validate_data(recipe: dict[str, Any]) -> ValidationReport:
 
 
 def _files(recipe: Recipe, home: Home) -> tuple[list[Path], list[Path]]:
-    """What is trained on, and what is held out. Of pairs the preparation tells which is which."""
+    """Return the training files and the held-out files. For pairs, the preparation tells them
+    apart."""
     if recipe.domain is Domain.PREFERENCE:
         return files_of(pair_sources(recipe, home.data)), []
     if recipe.draws:

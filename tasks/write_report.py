@@ -1,4 +1,5 @@
-"""write-report: what the run came to, as one HTML file in the run's folder and in MLflow."""
+"""The task write-report: write the run's results as one HTML file to the run's folder and to
+MLflow."""
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
