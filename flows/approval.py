@@ -1,4 +1,5 @@
-"""The question to a person before the champion changes: a form in the Prefect UI, above it the comparison."""
+"""Approval of a new champion: a form in the Prefect UI that shows the comparison and asks a
+person."""
 
 from prefect import get_run_logger, pause_flow_run
 from prefect.exceptions import FlowPauseTimeout
@@ -14,7 +15,7 @@ POLL_S = 10
 
 
 class Decision(RunInput):
-    """What a person fills in."""
+    """Form that the person fills in."""
 
     promote: bool = False
     reason: str = ""
@@ -22,17 +23,19 @@ class Decision(RunInput):
 
 
 def is_decided(plan: RunPlan) -> bool:
-    """Whether the run has settled what becomes of its version, so that continuing it decides nothing more."""
+    """Return True if the fate of the run's version is settled, so that continuing the run decides
+    nothing more."""
     return session_for(plan).folder.receipt("promote-model", ModelReceipt) is not None
 
 
 def ask_for_approval(
     registration: RegistrationConfig, version: VersionReceipt, gate: GateReceipt, *, decided: bool = False
 ) -> Approval:
-    """Wait for a person where the recipe wants one and the gate has let the version pass; otherwise nobody is asked.
+    """Ask a person if the recipe requires it and the version passed the gate; otherwise nobody is
+    asked.
 
-    A run without a deployment has no UI to ask in: the version then waits for `rl-train promote`. One that is continued
-    after it `decided` does not ask again.
+    A run without a deployment has no UI to ask in: the version then waits for `rl-train promote`. A
+    continued run that has `decided` does not ask again.
     """
     if decided or not (registration.approval and gate.passed):
         return Approval(given=True)
@@ -51,7 +54,7 @@ def ask_for_approval(
 
 
 def question(version: VersionReceipt, gate: GateReceipt) -> str:
-    """The comparison as Markdown."""
+    """Return the comparison as Markdown."""
     scores = [gate.decided_by, *gate.guards] if gate.decided_by else gate.guards
     rows = "\n".join(map(_row, scores))
     return (

@@ -67,7 +67,8 @@ def run(
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show Prefect's log and tracebacks")] = False,
 ) -> None:
-    """Run the flow rl-train here, continuing what an earlier run of the same recipe and data had reached."""
+    """Run the flow rl-train in this process, continuing an earlier run of the same recipe and
+    data."""
     if dry_run:
         from flows.dry_run import print_plan
 
@@ -92,7 +93,7 @@ def recipes() -> None:
 
 
 def main() -> None:
-    """Entry point: what a person can put right ends with its message alone and exit code 2."""
+    """Entry point: an error that the user can fix ends with its message alone and exit code 2."""
     # A recipe may name a class in a module of the current folder, where Ray's workers look too.
     sys.path.append(os.getcwd())
     try:

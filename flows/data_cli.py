@@ -1,4 +1,5 @@
-"""`rl-train validate` and the group `rl-train data`: what a person does with row files before any run."""
+"""The command `rl-train validate` and the group `rl-train data`: work on row files outside any
+run."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -18,10 +19,10 @@ Sources = Annotated[list[str], typer.Argument(help="Files (.parquet .jsonl .json
 
 
 class ReportFormat(StrEnum):
-    """How a report is printed."""
+    """Output format of a report."""
 
     TABLE = "table"
-    """For people."""
+    """A table for people."""
     JSON = "json"
     """The whole report as one object."""
 
@@ -36,7 +37,8 @@ def validate(
     media_root: Annotated[Path | None, typer.Option(help="Where relative media paths begin")] = None,
     check_remote: Annotated[bool, typer.Option("--check-remote", help="Fetch remote media too")] = False,
 ) -> None:
-    """Check rows against their contract; every bad row is named, and the exit code is 2 when there is one."""
+    """Validate rows against their contract; every bad row is listed, and the exit code is 2 if
+    there is one."""
     from rl_core.data.check.files import apply_policy, check_files
     from rl_core.data.check.parts import CheckSettings
     from rl_core.data.read.sources import data_files
@@ -70,7 +72,8 @@ def convert(
     env_class: Annotated[str | None, typer.Option(help="Environment of rows that name none")] = None,
     prompt_key: Annotated[str, typer.Option(help="Column that holds the prompt")] = "prompt",
 ) -> None:
-    """Convert between prompt, media and response rows; a row that the target cannot hold is refused by name."""
+    """Convert between prompt, media and response rows; rows that the target format cannot hold are
+    refused and listed."""
     from rl_core.data.read.convert import convert_file
 
     num_rows = convert_file(source, target, to, env_class=env_class, prompt_key=prompt_key)
@@ -81,7 +84,8 @@ def convert(
 def announce(
     uri: Annotated[str, typer.Argument(help="File, folder or address (s3://..., https://...) where the new rows lie")],
 ) -> None:
-    """Tell the Prefect server of new data; deployments that wait for it start, and train if there is anything new."""
+    """Tell the Prefect server about new data; deployments that wait for it start, and train if
+    there is anything new."""
     import os
 
     from rl_core.services.announcing import announce as emit
@@ -91,7 +95,7 @@ def announce(
 
 
 def print_report(report: "ValidationReport") -> None:
-    """Counts, and a table of reasons with the first example of each."""
+    """Print counts, and a table of reasons with the first example of each."""
     from rich.console import Console
     from rich.table import Table
 

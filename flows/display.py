@@ -1,4 +1,5 @@
-"""What a person sees of a run: a live line per phase, a line per step, and a summary at the end."""
+"""Display of a run in the terminal: a live line per phase, a line per step, and a summary at the
+end."""
 
 from __future__ import annotations
 
@@ -19,11 +20,11 @@ from schemas.receipts import CacheReceipt, EvalReceipt, IterationReceipt, ModelR
 from schemas.recipe import Recipe
 
 BETWEEN_STEPS = ("start workers", "evaluate", "save", "export")
-"""Phases that belong to no step."""
+"""Phases outside the training steps."""
 
 
 class Display:
-    """Listens to the run while the `with` block lasts."""
+    """Live display that receives the run's events while its `with` block lasts."""
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
@@ -31,7 +32,7 @@ class Display:
         self.console = Console(highlight=False)
         self._status = self.console.status("")
         self._steps: list[Mapping[str, float]] = []
-        """Metrics of the present iteration's steps."""
+        """Metrics of the steps of the current iteration."""
         self._start = time.perf_counter()
 
     def __enter__(self) -> Display:
@@ -46,7 +47,7 @@ class Display:
         self._status.stop()
 
     def note(self, text: str) -> None:
-        """Show what is happening now."""
+        """Show what the run is doing now."""
         if self.console.is_terminal:
             self._status.update(f"{text} …")
         else:
@@ -68,7 +69,7 @@ class Display:
             self.note(f"{event.phase} (step {event.step}/{event.total_steps})")
 
     def _warn_of(self, iteration: IterationReceipt) -> None:
-        """Say so when none of an iteration's steps taught anything."""
+        """Warn if no step of an iteration changed the policy."""
         for said in what_taught_nothing(self.recipe, self._steps):
             self.console.print(f"{self._clock()}  train-iteration {iteration.iteration}: {said}", soft_wrap=True)
         self._steps.clear()
@@ -78,7 +79,8 @@ class Display:
         return f"{minutes:3d}:{seconds:02d}"
 
     def summary(self, receipt: ModelReceipt) -> None:
-        """The table at the end: before, after, the change with its interval, and where everything is."""
+        """Print the table at the end: before, after, the change with its interval, and the paths of
+        all results."""
         folder = RunFolder(Path(receipt.model_path).parent)
         before, after = folder.receipt("evaluate-baseline", EvalReceipt), folder.receipt("evaluate-final", EvalReceipt)
         assert before is not None and after is not None
@@ -96,7 +98,10 @@ class Display:
         )
 
     def evaluation(self, name: str, receipt: EvalReceipt, recorded: float | None) -> None:
-        """What one evaluation came to. Args: recorded: the accuracy of its registration, if on the same rows."""
+        """Print the result of one evaluation.
+
+        Args: recorded: accuracy at registration, if on the same rows.
+        """
         measured = ", ".join(f"{score.replace('_', ' ')} {value:.3f}" for score, value in receipt.values().items())
         interval = f"{receipt.ci_low:.3f} to {receipt.ci_high:.3f}"
         self._tell(
@@ -112,7 +117,10 @@ class Display:
 
 
 def describe(receipt: object, *, scored: bool = False) -> str:
-    """A finished task in one line. Args: scored: held-out rows are better or worse, not right or wrong."""
+    """Describe a finished task in one line.
+
+    Args: scored: held-out rows have graded scores instead of being right or wrong.
+    """
     if isinstance(receipt, ValidationReport):
         state = "cached" if receipt.cached else "done"
         return (
@@ -135,7 +143,7 @@ def describe(receipt: object, *, scored: bool = False) -> str:
 
 
 def describe_step(event: ProgressEvent) -> str:
-    """A step in one line."""
+    """Describe a step in one line."""
     m = event.metrics
     if "reward_margin" in m:
         return (
@@ -151,7 +159,11 @@ def describe_step(event: ProgressEvent) -> str:
 
 
 def _describe_track(metrics: Mapping[str, float], prefix: str) -> str:
-    """What one track earned and learned; a track that is only sampled has no gradient. Args: prefix: of its metrics."""
+    """Describe the reward and the learning metrics of one track; a track that is only sampled has
+    no gradient.
+
+    Args: prefix: prefix of the track's metrics.
+    """
     own = {key.removeprefix(prefix): value for key, value in metrics.items() if key.startswith(prefix)}
     said = f"{prefix}reward {own['reward_mean']:.3f} ± {own['reward_std']:.2f}  "
     for name, form in (

@@ -1,4 +1,5 @@
-"""`rl-train run --dry-run`: the resolved recipe, the cache, the devices and the memory, without running anything."""
+"""The option `rl-train run --dry-run`: the resolved recipe, the cache, the devices and the memory,
+without running anything."""
 
 from collections.abc import Sequence
 
@@ -19,7 +20,7 @@ from schemas.recipe import Domain, Recipe
 
 
 def print_plan(recipe: str, overrides: Sequence[str], profile: str | None) -> None:
-    """Print what a run would do. Raises: ModelError when its model cannot be trained so."""
+    """Print the plan of a run. Raises: ModelError when its model cannot be trained that way."""
     settings, home, console = load_recipe(recipe, overrides, profile), Home.default(), Console(highlight=False)
     check_local_model(settings, home.models)
     console.print(dump_recipe(settings), soft_wrap=True, markup=False)
@@ -33,7 +34,8 @@ def print_plan(recipe: str, overrides: Sequence[str], profile: str | None) -> No
 
 
 def check_turns(recipe: Recipe, home: Home) -> None:
-    """Whether the model's chat template can carry the recipe's environments, where the model is on this machine.
+    """Check that the chat template of the model, if that is on this machine, supports the recipe's
+    environments.
 
     Raises: ModelError.
     """
@@ -48,7 +50,7 @@ def check_turns(recipe: Recipe, home: Home) -> None:
 
 
 def cache_plan(recipe: Recipe, home: Home) -> str:
-    """Whether preparation would be a hit, and why."""
+    """Say whether preparation would be a cache hit, and why."""
     if any("art://" in str(entry) for entry in [*recipe.data.train, *recipe.data.eval]):
         from rl_core.tracking.artifacts import with_artifacts
 
@@ -79,7 +81,7 @@ def _media_plan(recipe: Recipe, home: Home) -> str:
 
 
 def device_plan(recipe: Recipe) -> str:
-    """Workers, ranks and batches."""
+    """Describe workers, ranks and batches."""
     placement, rows = recipe.placement, recipe.training.prompts_per_step * recipe.rows_per_prompt
     where = placement.ray_address or "a private Ray cluster"
     sizes = {"weights": placement.tp_size, "sequences": placement.sp_size}
@@ -94,7 +96,7 @@ def device_plan(recipe: Recipe) -> str:
 
 
 def memory_plan(recipe: Recipe, home: Home) -> str:
-    """Estimated bytes per worker."""
+    """Estimate the bytes per worker."""
     if recipe.draws:
         return "not estimated for diffusion models"
     shape = model_shape(recipe.model.path, home.models)

@@ -1,4 +1,4 @@
-"""`rl-train prep` and `rl-train data make-fixture`."""
+"""The commands `rl-train prep` and `rl-train data make-fixture`."""
 
 import sys
 from pathlib import Path
@@ -24,7 +24,7 @@ def prep(
     force: Annotated[bool, typer.Option("--force", help="Build again even when nothing changed")] = False,
     register: Annotated[bool, typer.Option(help="Record the result in MLflow as an artifact")] = True,
 ) -> None:
-    """Prepare the data of a stage into a cache that is published whole or not at all."""
+    """Prepare the data of a stage into a cache, which is published completely or not at all."""
     from rl_core.data.stages.run import load_stage, prepare_stage, stage_names
     from rl_core.errors import RecipeError
 
@@ -46,7 +46,8 @@ def make_fixture(
     rows: Annotated[int, typer.Option(help="Rows of each dataset")] = 24,
     seed: Annotated[int, typer.Option(help="The same seed gives the same bytes")] = 0,
 ) -> None:
-    """Draw small inputs in the shape of each upstream dataset, to try every stage with no download."""
+    """Generate small inputs in the format of each upstream dataset, to try every stage without a
+    download."""
     from rl_core.builtin.data import make_fixture as maker
 
     for name, raw in maker.make_fixture(folder, num_rows=rows, seed=seed).items():
@@ -54,7 +55,7 @@ def make_fixture(
 
 
 class _Display:
-    """A bar on a terminal; elsewhere a line per phase."""
+    """A progress bar on a terminal; elsewhere a line per phase."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -130,7 +131,8 @@ def _print_receipt(receipt: "PrepReceipt") -> None:
 
 
 def _register(receipt: "PrepReceipt", home: Home) -> None:
-    """Record the result; a hit that this database knows already needs no MLflow, which takes seconds to import."""
+    """Record the result; a hit that this database already has needs no MLflow, which takes seconds
+    to import."""
     from rl_core.data.stages.registered import is_registered, remember
 
     if receipt.hit and is_registered(receipt, home.mlflow_uri):

@@ -1,4 +1,5 @@
-"""`rl-train serve-search`, `serve-rewards` and `serve-demo`: what runs ask, and a page to try models on."""
+"""The commands `rl-train serve-search`, `serve-rewards` and `serve-demo`: servers for runs, and a
+page to try models on."""
 
 from __future__ import annotations
 
@@ -55,7 +56,7 @@ def serve_demo(
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one", min=0, max=65535)] = 8002,
     device: Annotated[str, typer.Option(help="Where models compute: cpu, cuda, cuda:1, ...")] = "cpu",
 ) -> None:
-    """A page to chat with, or draw with, two models side by side; ends on Ctrl-C."""
+    """Serve a page to chat or draw with two models side by side; ends on Ctrl-C."""
     from rl_core.demo.app import build_app
     from rl_core.demo.contestants import load_demo
     from rl_core.runtime.home import Home
@@ -67,7 +68,7 @@ def serve_demo(
 
 
 def _reward_blocks(path: Path) -> tuple[list[dict[str, Any]], RewardServiceConfig]:
-    """The entries and settings in a file. Raises: RecipeError."""
+    """Read the `rewards` entries and their settings from a file. Raises: RecipeError."""
     from pydantic import ValidationError
 
     from rl_core.errors import RecipeError
@@ -90,7 +91,10 @@ def _reward_blocks(path: Path) -> tuple[list[dict[str, Any]], RewardServiceConfi
 
 
 def _serve(app: Starlette, host: str, port: int, told: Callable[[str], str]) -> None:
-    """Listen until Ctrl-C. Args: told: what to say about an address. Raises: EnvError when it cannot listen."""
+    """Listen until Ctrl-C.
+
+    Args: told: returns the message to print for an address. Raises: EnvError when it cannot listen.
+    """
     import socket
 
     import uvicorn

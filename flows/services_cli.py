@@ -1,4 +1,5 @@
-"""`rl-train up`, `status` and `down`: the services of this machine in one command; `deploy` for a server elsewhere."""
+"""The commands `rl-train up`, `status` and `down` for the services of this machine, and `deploy`
+for a server elsewhere."""
 
 import shlex
 from typing import TYPE_CHECKING, Annotated
@@ -19,7 +20,8 @@ def up(
     ] = "127.0.0.1",
     foreground: Annotated[bool, typer.Option("--foreground", help="Stay, and stop everything on Ctrl-C")] = False,
 ) -> None:
-    """Start Prefect server, MLflow server, work pools, deployments and workers; what runs already is left alone."""
+    """Start Prefect server, MLflow server, work pools, deployments and workers; running services
+    are left alone."""
     import signal
 
     # Ended half-way, it stops what it has started.
@@ -35,7 +37,7 @@ def up(
 def status(
     env: Annotated[bool, typer.Option("--env", help="Print the exports that let commands find the services")] = False,
 ) -> None:
-    """Show what runs, and where; exit code 1 when something does not."""
+    """Show the services and their addresses; exit code 1 if one does not work."""
     from rl_core.services.service import State
 
     if env:
@@ -60,7 +62,8 @@ def down() -> None:
 
 
 def deploy() -> None:
-    """Create work pools and deployments on the Prefect server at PREFECT_API_URL, which somebody else runs."""
+    """Create work pools and deployments on a Prefect server that already runs at
+    PREFECT_API_URL."""
     import os
 
     from rl_core.errors import ServiceError
@@ -80,7 +83,7 @@ def _stack() -> "Stack":
 
 
 def _stay(stack: "Stack") -> None:
-    """Wait for Ctrl-C or SIGTERM, or until a service ends by itself; then stop everything."""
+    """Wait for Ctrl-C, SIGTERM, or the end of a service; then stop all services."""
     import signal
     import threading
 

@@ -9,11 +9,12 @@ from rl_core.evaluation.runner import read_samples
 from schemas.receipts import EvalReceipt
 
 REWARD = "reward"
-"""The whole reward, as samples call it."""
+"""Name of the full reward in samples."""
 
 
 def accuracy_table(title: str, before: EvalReceipt, after: EvalReceipt) -> Table:
-    """For rows that are right or wrong: the share of full reward, and what the domain measures besides."""
+    """Return the table for rows that are right or wrong: the share with full reward, and the
+    domain's further metrics."""
     table = _table(title, ("accuracy", "95 % interval", "mean length", "truncated", *after.scores))
     for one in (before, after):
         interval = f"{one.ci_low:.3f} to {one.ci_high:.3f}"
@@ -27,7 +28,8 @@ def accuracy_table(title: str, before: EvalReceipt, after: EvalReceipt) -> Table
 
 
 def score_table(title: str, before: EvalReceipt, after: EvalReceipt) -> Table:
-    """For rows that are better or worse: means of the reward and of every score, each change with its interval."""
+    """Return the table for rows with graded scores: means of the reward and of every score, each
+    change with its interval."""
     old, new = (read_samples(one.samples_path) for one in (before, after))
     names = REWARD, *after.scores
     table = _table(title, names)

@@ -1,4 +1,4 @@
-"""Every metric: what it means, its unit, and where it is logged."""
+"""The reference page of all metrics: meaning, unit, and where each is logged."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ without `eval/`.
 
 
 def metrics_page() -> str:
-    """The page."""
+    """Return the page as Markdown."""
     from rl_core.reporting import metric_catalogue
 
     about = cleandoc(metric_catalogue.__doc__ or "").split("\n\n", 1)[1]

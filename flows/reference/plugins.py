@@ -1,4 +1,4 @@
-"""Every algorithm, reward and environment with the keys of its block."""
+"""The reference page of all algorithms, rewards and environments, with the keys of their blocks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ What a recipe can name, and the keys beside the name. A class of your own stands
 
 
 def plugins_page() -> str:
-    """The page."""
+    """Return the page as Markdown."""
     from rl_core.algorithms import algorithms
     from rl_core.rewards import reward_scorers
 
@@ -34,7 +34,7 @@ def _registered(title: str, place: str, registry: Registry[Any]) -> Iterator[str
 
 
 def _sections(configs: Iterable[Settings]) -> Iterator[str]:
-    """The sections within plug-ins' keys, each once."""
+    """Yield the sections inside the plug-ins' configs, each once."""
     named = {
         inner: key for config in configs for key, f in config.model_fields.items() for inner in sections(f.annotation)
     }

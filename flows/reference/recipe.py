@@ -1,4 +1,4 @@
-"""Every key of a recipe, section by section."""
+"""The reference page of all recipe keys, section by section."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ number in quotes, or `1e-5`, is read as one.
 
 
 def recipe_page() -> str:
-    """The page."""
+    """Return the page as Markdown."""
     return "\n".join([TITLE, *_section(Recipe, "", {})])
 
 
 def _section(model: Settings, path: str, described: dict[Settings, str]) -> Iterator[str]:
-    """A section's keys, then the sections below it; one that was described before is only referred to."""
+    """Yield a section's keys, then its subsections; a section that was described before is only
+    referred to."""
     below = [
         (inner, f"{path}.{name}".strip("."))
         for name, f in model.model_fields.items()

@@ -1,4 +1,4 @@
-"""What a settings class says of its keys: value, default, purpose."""
+"""Tables of a settings class: value, default and purpose of each key."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ _BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<", "min_length": "length
 
 
 def keys(model: Settings, path: str = "", described: Mapping[Settings, str] | None = None) -> str:
-    """A row per key. Args: path: of the section. described: sections that are described elsewhere, and where."""
+    """Return a table with one row per key.
+
+    Args: path: key path of the section. described: sections that are described elsewhere, and their
+    key paths.
+    """
     prefix = f"{path}." if path else ""
     rows = [
         [f"`{prefix}{name}`", _value(field), _default(field), _about(field, f"{prefix}{name}", described or {})]
@@ -27,7 +31,7 @@ def keys(model: Settings, path: str = "", described: Mapping[Settings, str] | No
 
 
 def sections(annotation: Any) -> Iterator[Settings]:
-    """The sections that an annotation names."""
+    """Yield the sections that an annotation contains."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for one in get_args(annotation):
@@ -49,7 +53,7 @@ def _value(field: FieldInfo) -> str:
 
 
 def _type(annotation: Any) -> str:
-    """A type in words."""
+    """Describe a type in words."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if annotation is NoneType:
         return "unset"

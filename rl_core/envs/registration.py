@@ -1,4 +1,5 @@
-"""Environments by id: the built-in ones, found in this folder, and the user's own, registered at run time."""
+"""Registry of environments by id: the built-in ones, found in this folder, and the user's own,
+registered at run time."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from rl_core.errors import EnvError, RecipeError
 from rl_core.runtime.registry import PluginConfig, Registry, import_target, nearest
 
 environments: Registry[BaseTextEnv] = Registry("environment", "rl_core.envs")
-"""The built-in environments: decorate a class in this folder with `@environments.register("<id>")`."""
+"""The built-in environments: decorate a class in this folder with
+`@environments.register("<id>")`."""
 
 CLASS_KEYS = ("target", "kwargs")
 """Keys of a recipe's options that name the environment's class and its further arguments."""
@@ -24,17 +26,17 @@ _discovery = Lock()
 
 @dataclass(frozen=True)
 class EnvSpec:
-    """How an environment is made."""
+    """Definition of an environment: its class and the arguments of its instances."""
 
     id: str
-    """The `env_class` of a row."""
+    """Id that rows name in `env_class`."""
     entry_point: str | type
     """The class, or its import path `pkg.module:Class`."""
     kwargs: Mapping[str, Any] = field(default_factory=dict)
-    """Keyword arguments given to every instance; those given to `make` win."""
+    """Keyword arguments of every instance; arguments of `make` override them."""
 
     def load(self) -> type:
-        """The class. Raises: EnvError when it cannot be imported or has no `step`."""
+        """Import the class. Raises: EnvError when it cannot be imported or has no `step`."""
         cls = _import(self.entry_point) if isinstance(self.entry_point, str) else self.entry_point
         if not (inspect.isclass(cls) and callable(getattr(cls, "step", None))):
             raise EnvError(f"environment {self.id!r}: {self.entry_point!r} is not a class with a step method")
@@ -45,9 +47,9 @@ def register(id: str, entry_point: str | type, kwargs: Mapping[str, Any] | None 
     """Add an environment under `id`.
 
     Args:
-        id: what rows name in `env_class`.
-        entry_point: the class, or its import path `pkg.module:Class`, imported when first made.
-        kwargs: keyword arguments given to every instance.
+        id: name of the environment in the rows' `env_class`.
+        entry_point: the class, or its import path `pkg.module:Class`, imported when first used.
+        kwargs: keyword arguments of every instance.
 
     Raises: EnvError when the id is taken.
     """
@@ -57,14 +59,15 @@ def register(id: str, entry_point: str | type, kwargs: Mapping[str, Any] | None 
 
 
 def registered() -> list[str]:
-    """All known ids, sorted."""
+    """Return all known ids, sorted."""
     return sorted({*_builtin_names(), *_specs})
 
 
 def spec(env_id: str, options: Mapping[str, Any] | None = None) -> EnvSpec:
-    """How `env_id` is made.
+    """Return the definition of `env_id`.
 
-    Args: options: what a recipe says about it; `target: pkg.module:Class` names the class right there.
+    Args: options: the environment's options in a recipe; `target: pkg.module:Class` selects the
+    class directly.
     Raises: EnvError naming the nearest or all known ids.
     """
     if options and options.get("target") is not None:
@@ -81,7 +84,7 @@ def spec(env_id: str, options: Mapping[str, Any] | None = None) -> EnvSpec:
 
 
 def make(env_id: str, env_config: Any = None, extras: Mapping[str, Any] | None = None, **kwargs: Any) -> BaseTextEnv:
-    """A fresh environment for one row.
+    """Create an environment for one row.
 
     Args:
         env_id: a registered id, or an import path `pkg.module:Class`.
@@ -103,18 +106,19 @@ def make(env_id: str, env_config: Any = None, extras: Mapping[str, Any] | None =
 
 
 def own_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """What a recipe says about an environment, without the keys that name its class."""
+    """Return a recipe's options of an environment, without the keys that name its class."""
     return {key: value for key, value in options.items() if key not in CLASS_KEYS}
 
 
 def config_class(cls: type) -> type[PluginConfig] | None:
-    """The environment's own `Config`, or None where it has none and takes any options."""
+    """Return the environment's own `Config`, or None if it has none and accepts any options."""
     config_cls = getattr(cls, "Config", None)
     return None if config_cls is BaseTextEnv.Config else config_cls
 
 
 def as_settings(cls: type, options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Options as the environment reads them: one without a `Config` may use attributes (`env_config.db_path`)."""
+    """Convert options to what the environment reads: one without a `Config` may use attributes
+    (`env_config.db_path`)."""
     if not options or config_class(cls) is not None:
         return options
     from omegaconf import OmegaConf
@@ -123,7 +127,8 @@ def as_settings(cls: type, options: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def portable_options(options: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """A recipe's options, with the environments registered here named by import path, for other processes.
+    """Return a recipe's options with registered environments named by import path, for use in other
+    processes.
 
     Raises: EnvError for a class that no other process could import.
     """
@@ -138,12 +143,14 @@ def portable_options(options: Mapping[str, Mapping[str, Any]]) -> dict[str, dict
 
 
 def accepted_ground_truths() -> dict[str, frozenset[str]]:
-    """For every id, the kinds of `reward_spec.ground_truth` it takes. Imports the environments."""
+    """Return the accepted kinds of `reward_spec.ground_truth` for every id. Imports the
+    environments."""
     return {env_id: kinds_of(spec(env_id).load()) for env_id in registered()}
 
 
 def kinds_of(cls: type) -> frozenset[str]:
-    """The kinds of ground truth an environment class takes; all of them where it does not say."""
+    """Return the kinds of ground truth that an environment class accepts; all kinds if it does not
+    declare any."""
     return frozenset(getattr(cls, "ground_truth_kinds", BaseTextEnv.ground_truth_kinds))
 
 

@@ -1,4 +1,4 @@
-"""Rows of a rollout as samples to score, and pictures in whatever form as PIL images."""
+"""Conversion of rollout rows to samples, and of images in any form to PIL images."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def samples_of(rollout: DataProto) -> list[Sample]:
-    """One sample per row; see `RewardService.score` for the columns."""
+    """Return one sample per row; see `RewardService.score` for the columns."""
     objects: Mapping[str, Any] = rollout.non_tensor_batch
     tensors: Any = {} if rollout.batch is None else rollout.batch
 
@@ -47,7 +47,7 @@ def samples_of(rollout: DataProto) -> list[Sample]:
 
 
 def prompt_text(prompt: Any) -> str:
-    """The text of the last user message of a conversation; a plain prompt as it is."""
+    """Return the text of the last user message of a conversation; a plain prompt unchanged."""
     if isinstance(prompt, str) or prompt is None:
         return prompt or ""
     asked = [message for message in prompt if message.get("role") == "user"]
@@ -58,10 +58,11 @@ def prompt_text(prompt: Any) -> str:
 
 
 def as_image(value: Any) -> Image:
-    """An RGB picture.
+    """Convert a value to an RGB image.
 
-    Args: value: a PIL image; an array or tensor of whole numbers 0..255 or fractions 0..1, [H, W], [H, W, C] or
-    [C, H, W] with C of 1 or 3. Raises: ValueError on another shape or on numbers that are not finite.
+    Args: value: a PIL image; an array or tensor of whole numbers 0..255 or fractions 0..1, [H, W],
+    [H, W, C] or [C, H, W] with C of 1 or 3. Raises: ValueError on another shape or on numbers that
+    are not finite.
     """
     from PIL import Image
 

@@ -1,4 +1,5 @@
-"""A reward server: the same service behind HTTP, for scorers that need a machine, or an environment, of their own."""
+"""A reward server: the service behind HTTP, for scorers that need a separate machine or
+environment."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
 
 
 def build_app(service: RewardService) -> FastAPI:
-    """The server's application: `POST /score` and `GET /health`; see `wire.py` for what they say."""
+    """Return the server's application: `POST /score` and `GET /health`; see `protocol.py` for the
+    messages."""
     from fastapi import FastAPI, HTTPException, Response
 
     app = FastAPI(title="rl-train rewards")
@@ -38,7 +40,7 @@ def build_app(service: RewardService) -> FastAPI:
 
 
 def _scores(service: RewardService, request: ScoreRequest) -> Scores:
-    """A picture that cannot be read fails its own item."""
+    """Score a request; an image that cannot be read fails its own item."""
     read = [_read(sample) for sample in request.samples]
     good = [one for one in read if isinstance(one, Sample)]
     found = service.score_samples(good, request.rewards)

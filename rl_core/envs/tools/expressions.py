@@ -1,7 +1,8 @@
-"""Is a model's answer safe to hand to a scorer that evaluates it?
+"""Checks that a model's answer is safe to pass to a scorer that evaluates it.
 
-Some scorers of reasoning-gym call Python's `eval`, or sympy's `parse_expr` (which calls it), on the reply. These checks
-let through what a right answer needs and nothing that could call, reach an attribute, or compute for hours.
+Some scorers of reasoning-gym call Python's `eval`, or sympy's `parse_expr` (which calls it), on the
+reply. These checks accept what a right answer needs and nothing that could call, reach an
+attribute, or compute for hours.
 """
 
 from __future__ import annotations
@@ -23,13 +24,14 @@ _ARITHMETIC = (
 
 
 def is_harmless_literal(text: str) -> bool:
-    """Whether `eval(text)` can do no more than build nested lists, or fail to parse."""
+    """Return True if `eval(text)` can do no more than build nested lists, or fail to parse."""
     tree = _parse(text)
     return len(text) <= MAX_CHARACTERS and (tree is None or all(isinstance(node, _LITERALS) for node in ast.walk(tree)))
 
 
 def is_plain_arithmetic(text: str) -> bool:
-    """Whether `text` is numbers, names, + - * / **, and calls of well-known functions, with small powers only."""
+    """Return True if `text` is numbers, names, + - * / **, and calls of well-known functions, with
+    small powers only."""
     tree = _parse(text)
     return (
         len(text) <= MAX_CHARACTERS and tree is not None and all(_is_small_arithmetic(node) for node in ast.walk(tree))

@@ -1,7 +1,8 @@
-"""A retrieval server over a JSONL corpus: BM25 in memory, nothing else to install.
+"""A retrieval server over a JSONL corpus: BM25 in memory, without a search engine to install.
 
-A line of the corpus is `{"contents": ...}`, or `{"title": ..., "text": ...}`; `id` is kept. It answers at `/retrieve`
-what the search tool asks for: `{"query"|"queries", "topk", "return_scores"}`.
+A line of the corpus is `{"contents": ...}`, or `{"title": ..., "text": ...}`; `id` is kept. The
+server answers the search tool's requests at `/retrieve`: `{"query"|"queries", "topk",
+"return_scores"}`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ MAX_QUERIES = 256
 
 
 class RetrievalRequest(BaseModel):
-    """What is asked: one query or several."""
+    """A request with one query or several."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -41,7 +42,10 @@ class Corpus:
     """Documents and their BM25 index (`bm25s`)."""
 
     def __init__(self, documents: list[dict[str, Any]]) -> None:
-        """Args: documents: `{"id", "contents"}` each. Raises: DataError when there are none."""
+        """Index the documents.
+
+        Args: documents: `{"id", "contents"}` each. Raises: DataError when there are none.
+        """
         import bm25s
 
         if not documents:
@@ -53,7 +57,10 @@ class Corpus:
 
     @classmethod
     def read(cls, path: str | Path) -> Corpus:
-        """Raises: DataError naming the file and line of what is not a document."""
+        """Read a corpus from a JSONL file.
+
+        Raises: DataError naming the file and line of what is not a document.
+        """
         documents = []
         try:
             with open(path, encoding="utf-8-sig") as file:
@@ -65,7 +72,8 @@ class Corpus:
         return cls(documents)
 
     def search(self, query: str, topk: int) -> list[tuple[dict[str, Any], float]]:
-        """The best documents and their scores, best first; none that shares no word with the query."""
+        """Return the best documents and their scores, best first; documents that share no word with
+        the query are left out."""
         import bm25s
 
         words: Any = bm25s.tokenize([query], stopwords="en", return_ids=False, show_progress=False)
@@ -78,7 +86,7 @@ class Corpus:
 
 
 def build_app(corpus: Corpus) -> FastAPI:
-    """The server's application: `POST /retrieve` and `GET /health`."""
+    """Return the server's application: `POST /retrieve` and `GET /health`."""
     from fastapi import FastAPI
 
     app = FastAPI(title="rl-train search")

@@ -1,9 +1,11 @@
-"""Which system calls sandboxed code may not make, as seccomp filter programs (classic BPF, `linux/seccomp.h`).
+"""System calls denied to sandboxed code, as seccomp filter programs (classic BPF,
+`linux/seccomp.h`).
 
-Two filters stack. `sandbox_filter` holds for everything in a sandbox, its trusted worker included. `program_filter` is
-added by the worker to the process of each test: no new processes, no `exec`, no memory outside the process's limits.
-Threads stay possible, since deep recursion in a thread of its own is common in right answers.
-Both are deny-lists answering EPERM: an allow-list would lose right answers with every new libc.
+Two filters stack. `sandbox_filter` applies to everything in a sandbox, its trusted worker included.
+`program_filter` is added by the worker to the process of each test: no new processes, no `exec`, no
+memory outside the process's limits. Threads stay possible, since deep recursion in a thread of its
+own is common in right answers. Both are deny-lists answering EPERM: an allow-list would break right
+answers with every new libc.
 """
 
 from __future__ import annotations
@@ -45,15 +47,17 @@ _CLONE3 = (435, 435)
 
 
 def sandbox_filter(machine: str | None = None) -> bytes | None:
-    """The filter of a whole sandbox, or None on an architecture whose call numbers are not known here.
+    """Return the filter of a whole sandbox, or None on an architecture whose system call numbers
+    are not known here.
 
-    Args: machine: as `platform.machine()` says it.
+    Args: machine: name of the architecture as in `platform.machine()`.
     """
     return _build(machine or platform.machine(), _ANYWHERE.values(), threads_only=False)
 
 
 def program_filter(machine: str | None = None) -> bytes | None:
-    """The filter of one test's process, which includes `sandbox_filter`; None where that is."""
+    """Return the filter of one test's process, which includes `sandbox_filter`; None if that is
+    None."""
     denied = [*_ANYWHERE.values(), *_IN_PROGRAMS.values()]
     return _build(machine or platform.machine(), denied, threads_only=True)
 

@@ -1,4 +1,5 @@
-"""What the processes behind `tools/sql.py` run: one SELECT over a read-only connection. Standard library only."""
+"""Program of the processes behind `tools/sql.py`: one SELECT over a read-only connection. Standard
+library only."""
 
 import re
 import resource
@@ -22,7 +23,8 @@ if __name__ == "worker":
 
 
 def answer(request: tuple[str, str, float, int]) -> tuple | str:
-    """Of `(file, sql, timeout_s, max_rows)`: columns, rows, whether that is all, and columns read; or why not."""
+    """Run a request `(file, sql, timeout_s, max_rows)`; return columns, rows, a completeness flag
+    and the columns read, or an error text."""
     file, sql, timeout_s, max_rows = request
     if len(sql) > MAX_SQL_CHARACTERS:
         return f"the query has more than {MAX_SQL_CHARACTERS} characters"
@@ -72,7 +74,7 @@ def _authorizer(columns_read: set[tuple[str, str]]):
 
 
 def without_comments(sql: str) -> str:
-    """The query without comments and with the inside of its string literals and quoted names left out."""
+    """Return the query without comments, string literals and quoted names emptied."""
 
     def kept(match: re.Match[str]) -> str:
         text = match[0]

@@ -1,6 +1,8 @@
-"""ImageReward (arXiv 2304.05977): BLIP reads the prompt while looking at the picture, a small head gives the score.
+"""ImageReward (arXiv 2304.05977): BLIP reads the prompt with attention to the image, a small head
+gives the score.
 
-The published file holds BLIP in its authors' names; they are renamed and put into transformers' class.
+The published file holds BLIP in its authors' names; they are renamed and loaded into transformers'
+class.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MEAN, STD = 0.16717362830052426, 1.0333394966054072
-"""Of the raw scores over the authors' data."""
+"""Mean and standard deviation of the raw scores over the authors' data."""
 MAX_TOKENS = 35
 
 _BLIP = (
@@ -35,19 +37,19 @@ _BLIP = (
 
 @reward_scorers.register("image_reward")
 class ImageRewardScorer(ImageScorer):
-    """About -2 to 2, 0 being the mean of the authors' pictures."""
+    """ImageReward; about -2 to 2, with the mean of the authors' images at 0."""
 
     class Config(ImageScorer.Config):
-        """The judge."""
+        """Settings of the ImageReward scorer."""
 
         model: str = "Salesforce/blip-itm-large-coco"
         """A BLIP of the same shape, for its configuration and processor: a folder or a Hub name."""
         weights: str = "THUDM/ImageReward:ImageReward.pt"
-        """The judge's own weights: a path or `owner/name:file`."""
+        """The scorer's own weights: a path or `owner/name:file`."""
         image_size: int = Field(default=224, ge=1)
-        """Side of the pictures it looks at."""
+        """Side of the model's input images in pixels."""
         batch_size: int = Field(default=16, ge=1)
-        """Pictures judged together."""
+        """Images that are scored together."""
 
     config: Config
 
@@ -71,7 +73,7 @@ class ImageRewardScorer(ImageScorer):
         self.head.to(device).eval()
 
     def score_images(self, samples: Sequence[Sample]) -> Sequence[float | Unscored]:
-        """Prompts are cut off at 35 tokens, as in training."""
+        """Score images; prompts are truncated at 35 tokens, as in training."""
         import torch
 
         side = {"height": self.config.image_size, "width": self.config.image_size}
@@ -94,7 +96,7 @@ class ImageRewardScorer(ImageScorer):
 
 
 def split_weights(weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """The published file as weights of transformers' BLIP and of the head."""
+    """Split the published file into the weights of transformers' BLIP and of the head."""
     blip: dict[str, Tensor] = {}
     head: dict[str, Tensor] = {}
     for name, tensor in weights.items():
