@@ -1,4 +1,4 @@
-"""Rows: reading, validation, preparation and the order in which training sees them.
+"""Training data: reading, validation and preparation of rows, and their order in training.
 
 Names are resolved on first use, so importing this package stays light.
 """

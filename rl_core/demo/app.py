@@ -1,4 +1,4 @@
-"""The page and what it asks: `GET /`, and `POST /ask/<number>` for each of the two models."""
+"""The demo's web application: `GET /`, and `POST /ask/<number>` for each of the two models."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Message(BaseModel):
 
 
 class Asked(BaseModel):
-    """What the page sends."""
+    """Request of the page."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -41,7 +41,7 @@ class Asked(BaseModel):
 
 
 def build_app(demo: Demo) -> Starlette:
-    """The application over two loaded models."""
+    """Return the application for two loaded models."""
     from starlette.applications import Starlette
     from starlette.concurrency import run_in_threadpool
     from starlette.responses import HTMLResponse, JSONResponse

@@ -1,4 +1,4 @@
-"""Which two models answer side by side, and what they are asked for."""
+"""The two models of the demo, and their questions and answers."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from rl_core.tracking.model_versions import newest
 from schemas.recipe import Domain, Recipe
 
 MAX_NEW_TOKENS = 512
-"""Of a reply, whatever is asked for."""
+"""Upper limit on the length of a reply in tokens."""
 
 
 class Task(StrEnum):
-    """What the page is for."""
+    """Task of the page."""
 
     CHAT = "chat"
     """Messages in, a reply out."""
@@ -32,43 +32,43 @@ TASKS = {Domain.TEXT: Task.CHAT, Domain.PREFERENCE: Task.CHAT, Domain.PE: Task.C
 
 @dataclass(frozen=True)
 class Question:
-    """What one model is asked."""
+    """Question to one model."""
 
     messages: list[dict[str, str]]
-    """A conversation, the last message being the user's; of a drawing the last one counts."""
+    """A conversation that ends with the user's message; drawing uses the last message only."""
     seed: int
     temperature: float
-    """0 is greedy; drawings take no notice of it."""
+    """Sampling temperature, 0 for greedy decoding; not used for drawing."""
     max_new_tokens: int
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What it says."""
+    """Answer of one model."""
 
     text: str = ""
     image: bytes = b""
-    """PNG."""
+    """The drawn picture as PNG."""
     is_cut: bool = False
-    """The reply reached the limit on its length."""
+    """True if the reply reached the length limit."""
 
 
 class Contestant:
-    """A model that answers one question after the other."""
+    """A model that answers one question at a time."""
 
     def __init__(self, name: str, answer: Callable[[Question], Answer]) -> None:
         self.name, self._answer = name, answer
         self._lock = Lock()
 
     def ask(self, question: Question) -> Answer:
-        """Its answer; others wait meanwhile."""
+        """Return the model's answer; other calls wait in the meantime."""
         with self._lock:
             return self._answer(question)
 
 
 @dataclass(frozen=True)
 class Demo:
-    """What the page shows."""
+    """Models and task of the demo."""
 
     task: Task
     contestants: list[Contestant]
@@ -78,8 +78,9 @@ class Demo:
 def load_demo(model: str, against: str | None, recipe_name: str | None, device: str, home: Home) -> Demo:
     """Load both models.
 
-    Args: against: as `model`; unset: the newest version of the same name, or what the training began with.
-    Raises: RecipeError when the domain has no page; ModelError and StorageError when a model is not there.
+    Args: against: as `model`; unset takes the newest version of the same name, or the initial
+    weights of the training. Raises: RecipeError when the domain has no page; ModelError and
+    StorageError when a model does not exist.
     """
     first = find_candidate(model, home)
     recipe = evaluation_recipe(first, recipe_name, (), None, home)
@@ -94,7 +95,8 @@ def load_demo(model: str, against: str | None, recipe_name: str | None, device: 
 
 
 def rival(first: Candidate, recipe: Recipe, home: Home) -> Candidate:
-    """The newest version of the same name, where it is another one; else what the training began with."""
+    """Return the newest version of the same name, if it is another one, else the initial weights of
+    the training."""
     if first.version is not None:
         last = newest(home.mlflow_uri, first.version.name)
         if last is not None and last.version != first.version.version:

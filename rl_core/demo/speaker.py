@@ -15,7 +15,10 @@ from schemas.policy import ModelConfig
 
 
 class Speaker:
-    """One loaded model. Args: source: what `locate` returned. config: chat template and attention of the recipe."""
+    """A loaded language model that answers.
+
+    Args: source: result of `locate`. config: chat template and attention of the recipe.
+    """
 
     def __init__(self, source: str, config: ModelConfig, device: str) -> None:
         self.device = torch.device(device)
@@ -25,7 +28,7 @@ class Speaker:
         self.chat = ChatFormat(self.tokenizer, config.chat_template_kwargs, stop_ids)
 
     def answer(self, question: Question) -> Answer:
-        """Its reply to the conversation."""
+        """Return the model's reply to the conversation."""
         prompt, stop_ids = self.chat.encode(question.messages), tuple(sorted(self.chat.stop_ids))
         longest = longest_row_of(self.policy.language_model)
         room = question.max_new_tokens if longest is None else longest.num_tokens - len(prompt)

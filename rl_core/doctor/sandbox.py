@@ -1,4 +1,4 @@
-"""Whether model-written programs can be run, and are held, by running one that tries to get out."""
+"""Check of the sandbox for model-written programs, by running one that tries to escape."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ except OSError:
 
 
 def examine_sandbox() -> Finding:
-    """Run a program that looks for a file of ours and for a port of this machine; it must find neither."""
+    """Run a program that looks for a file and for a port of this machine; it must reach neither."""
     with tempfile.NamedTemporaryFile() as file, socket.create_server((LOCALHOST, 0)) as listener:
         program = ESCAPE.format(file=file.name, address=listener.getsockname())
         try:
@@ -43,7 +43,10 @@ def examine_sandbox() -> Finding:
 
 
 def verdict(done: Execution) -> Finding:
-    """Args: done: how the program ended."""
+    """Judge the result of the program.
+
+    Args: done: end of the program.
+    """
     said = done.stdout.decode(errors="replace").split("\n")[:-1]
     if done.outcome is not Outcome.FINISHED or "runs" not in said:
         return problem(AREA, NAME, f"a program ended as {done.outcome}: {done.stderr[-200:]!r}", MEND)

@@ -1,4 +1,5 @@
-"""What a diffusion model made of held-out prompts: the files, and one picture of them before and after training."""
+"""Samples of a diffusion model for held-out prompts: the files, and one picture that compares
+before and after training."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from PIL.ImageDraw import ImageDraw
 
 NUM_KEPT = 24
-"""Held-out samples of which a file is kept."""
+"""Maximum number of held-out samples that are stored as files."""
 COLUMNS = 4
 SIDE, MARGIN, LINE, WRAP, NUM_FRAMES = 96, 12, 13, 34, 3
 HEIGHT = SIDE + 5 * LINE + 2 * MARGIN
@@ -23,7 +24,10 @@ INK, FADED = (20, 20, 20), (110, 110, 110)
 
 
 def save_made(played: DataProto | DataProtoRef, folder: Path, fps: int) -> list[str]:
-    """Write the first samples of `played` as PNG, videos as animated WebP. Returns: their paths; empty for text."""
+    """Write the first samples of `played` as PNG, videos as animated WebP.
+
+    Returns: their paths; empty for text.
+    """
     columns = played.keys if isinstance(played, DataProtoRef) else played.non_tensor_batch
     kind = next((name for name in ("images", "videos") if name in columns), None)
     if kind is None:
@@ -49,9 +53,11 @@ def _save(pixels: Any, stem: Path, fps: int) -> str:
 def before_and_after(
     before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]], scores: Sequence[str], path: Path
 ) -> bool:
-    """Write a PNG of the samples of both evaluations, from the same noise each; False when there are none.
+    """Write a PNG of the samples of both evaluations, made from the same noise; return False if
+    there are none.
 
-    Args: before, after: what `rl_core.evaluation.runner.read_samples` gives, of the same rows. scores: named below.
+    Args: before, after: results of `rl_core.evaluation.runner.read_samples` for the same rows.
+    scores: names of the scores shown below the samples.
     """
     from PIL import Image, ImageDraw
 
@@ -93,7 +99,8 @@ def _card(
 
 
 def _strip(path: str) -> Image:
-    """A picture, or the first, middle and last frame of a video side by side, `SIDE` pixels high."""
+    """Load a picture, or the first, middle and last frame of a video side by side, `SIDE` pixels
+    high."""
     from PIL import Image
 
     with Image.open(path) as file:

@@ -1,4 +1,5 @@
-"""One picture of many: what held-out rows showed, what was asked, and what was answered before and after training."""
+"""Overview picture of held-out rows: the image, the question, and the answers before and after
+training."""
 
 from __future__ import annotations
 
@@ -21,9 +22,9 @@ RIGHT, WRONG, INK = (20, 120, 40), (180, 30, 30), (20, 20, 20)
 
 
 def picture_sheet(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]], path: Path) -> bool:
-    """Write a PNG of the first rows that show a picture; False when none does.
+    """Write a PNG of the first rows that have an image; return False if none has.
 
-    Args: before, after: what `rl_core.evaluation.runner.read_samples` gives, of the same rows.
+    Args: before, after: results of `rl_core.evaluation.runner.read_samples` for the same rows.
     """
     from PIL import Image, ImageDraw
 

@@ -1,4 +1,4 @@
-"""What each held-out row scored, under the names that an evaluation's receipt has for the means."""
+"""Scores of each held-out row, under the names that the evaluation's receipt uses for the means."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ _NO_SCORES = {"uid", "prompt", "response", "ground_truth", "stop_reason", "image
 
 
 def row_scores(rows: Sequence[Row], score: str, where: str = "score") -> list[float]:
-    """One value per row, whose mean is the receipt's score of this name; NaN for a row that has none.
+    """Return one value per row, whose mean is the receipt's score of this name; NaN for a row
+    without one.
 
-    Args: rows: as `rl_core.evaluation.runner.read_samples` gives them. where: the recipe's key, for the message.
-    Raises: RecipeError naming the known scores.
+    Args: rows: result of `rl_core.evaluation.runner.read_samples`. where: the recipe's key, for the
+    message. Raises: RecipeError naming the known scores.
     """
     if score in COMMON:
         return [COMMON[score](row) for row in rows]
@@ -38,7 +39,7 @@ def row_scores(rows: Sequence[Row], score: str, where: str = "score") -> list[fl
 def paired_scores(
     before: Sequence[Row], after: Sequence[Row], score: str, where: str = "score"
 ) -> tuple[list[float], list[float]]:
-    """The same score of the same rows, before and after, of those rows that have it both times.
+    """Return a score of the same rows, before and after, for those rows that have it both times.
 
     Raises: RecipeError when there is no such score, or no row has it.
     """

@@ -1,4 +1,5 @@
-"""Line charts as inline SVG: they need no script, print sharply, and take their colours from the page's style."""
+"""Line charts as inline SVG, which need no script, print sharply, and take their colours from the
+page's style."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ NUM_COLOURS = 6
 
 @dataclass(frozen=True)
 class Point:
-    """A value at a step, with its interval where there is one."""
+    """A value at a step, optionally with an interval."""
 
     x: float
     y: float
@@ -32,12 +33,12 @@ class Series:
     label: str
     points: Sequence[Point]
     dots: bool = False
-    """Few, separate measurements: dots with error bars instead of a band."""
+    """Draw dots with error bars instead of a band, for few, separate measurements."""
 
 
 @dataclass(frozen=True)
 class _Axes:
-    """From values to pixels."""
+    """Conversion of values to pixels."""
 
     x_min: float
     x_max: float
@@ -52,7 +53,7 @@ class _Axes:
 
 
 def line_chart(title: str, series: Sequence[Series], x_label: str = "step") -> Markup:
-    """An `<svg>` of `series` over one pair of axes; says so when there is nothing to draw."""
+    """Return an `<svg>` of `series` on one pair of axes, or a note if there is nothing to draw."""
     drawn = [Series(one.label, _finite(one.points), one.dots) for one in series]
     parts = [f'<text class="title" x="{LEFT}" y="16">{escape(title)}</text>']
     if not any(one.points for one in drawn):
@@ -85,7 +86,8 @@ def _axes(points: Sequence[Point]) -> _Axes:
 
 
 def ticks(low: float, high: float) -> list[float]:
-    """Round numbers inside an interval, about `NUM_TICKS` of them (1, 2 or 5 times a power of ten apart)."""
+    """Return round numbers inside an interval, about `NUM_TICKS` of them (1, 2 or 5 times a power
+    of ten apart)."""
     rough = (high - low) / NUM_TICKS
     power = 10 ** math.floor(math.log10(rough))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough)

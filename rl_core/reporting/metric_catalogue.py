@@ -1,7 +1,7 @@
-"""What every metric of a run means, and in which unit it is; `<…>` stands for a part that recipes name.
+"""Meaning and unit of every metric of a run; `<…>` stands for a part that recipes name.
 
-Trainings log theirs once per step, evaluations at the step they follow. Where several models are trained, each one's
-metrics have its track before the name: `text/loss`, `images/loss`.
+Training metrics are logged once per step, evaluation metrics at the step they follow. With several
+trained models, each metric has its model's track before the name: `text/loss`, `images/loss`.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ TRACKS = ("text", "images")
 
 @dataclass(frozen=True)
 class MetricNote:
-    """One metric, or all of one pattern."""
+    """Description of one metric, or of all metrics that match a pattern."""
 
     name: str
     unit: str
     meaning: str
 
     def fits(self, name: str) -> bool:
-        """Whether this note is about the metric `name`."""
+        """Return True if this note is about the metric `name`."""
         pattern = re.sub(r"<\w+>", "[^/]+", re.escape(self.name).replace(r"\<", "<").replace(r"\>", ">"))
         return re.fullmatch(pattern, name) is not None
 
@@ -146,11 +146,11 @@ GROUPS: dict[str, tuple[MetricNote, ...]] = {
         ("num_non_finite", "values", "Values of metrics that were not finite, and so not stored; the tag names them."),
     ),
 }
-"""Heading -> metrics."""
+"""Descriptions of metrics by heading."""
 
 
 def unknown_metrics(names: Iterable[str]) -> list[str]:
-    """Those that no note is about."""
+    """Return the metrics that have no description."""
     notes, found = [note for group in GROUPS.values() for note in group], set(names)
     # A registered version has its scores by their bare names.
     scores = {name.removeprefix("eval/") for name in found if name.startswith("eval/")}

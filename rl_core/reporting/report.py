@@ -25,7 +25,10 @@ PICTURE_SIDE = 512
 
 
 def write_report(record: RunRecord, home: Home, path: Path | None = None) -> Path:
-    """Write the report of a run as far as it has come. Returns: its path; unset is `report.html` in the folder."""
+    """Write the report of a run, finished or not.
+
+    Returns: its path; by default `report.html` in the run's folder.
+    """
     target = path or record.folder.root / "report.html"
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(report_page(record, home), encoding="utf-8")
@@ -33,7 +36,7 @@ def write_report(record: RunRecord, home: Home, path: Path | None = None) -> Pat
 
 
 def report_page(record: RunRecord, home: Home) -> str:
-    """The page itself. Raises: StorageError when MLflow does not know the run."""
+    """Return the page. Raises: StorageError when MLflow does not know the run."""
     lineage = _lineage(record, home)
     phases = record.phase_seconds()
     return render(
@@ -55,7 +58,8 @@ def report_page(record: RunRecord, home: Home) -> str:
 
 
 def score_change(record: RunRecord) -> Change | None:
-    """Of the deciding score, from the baseline to the final evaluation on the same rows; None before both are made."""
+    """Return the change of the deciding score from the baseline to the final evaluation on the same
+    rows; None before both exist."""
     before, after = record.samples("baseline"), record.samples("final")
     if not (before and after):
         return None
@@ -69,7 +73,8 @@ def _lineage(record: RunRecord, home: Home) -> RunLineage:
 
 
 def _samples(record: RunRecord) -> list[dict[str, Any]]:
-    """Held-out rows with both answers; those whose deciding score changed most come first."""
+    """Return held-out rows with both answers; those whose deciding score changed most come
+    first."""
     before, after = record.samples("baseline"), record.samples("final")
     if not (before and after):
         return []
@@ -96,7 +101,8 @@ def _prompt_text(row: Mapping[str, Any]) -> str:
 
 
 def _picture(found: Any) -> str | None:
-    """A picture as a `data:` address, `PICTURE_SIDE` pixels at most; None where there is none to show."""
+    """Return a picture as a `data:` URL, at most `PICTURE_SIDE` pixels; None if there is none to
+    show."""
     if found is None:
         return None
     try:

@@ -1,4 +1,5 @@
-"""Evaluating one model by itself: a registered version, or any weights that a recipe's `model.path` may name."""
+"""Evaluation of one model without training: a registered version, or any weights that a recipe's
+`model.path` accepts."""
 
 from __future__ import annotations
 
@@ -29,23 +30,25 @@ REGISTERED = "models:"
 
 @dataclass(frozen=True)
 class Candidate:
-    """What is evaluated."""
+    """A model to evaluate."""
 
     name: str
     weights: str
-    """As `model.path` takes it."""
+    """Weights in the form of `model.path`."""
     version: RegisteredVersion | None = None
 
     def recorded(self, receipt: EvalReceipt) -> float | None:
-        """The accuracy at registration, where that was measured on the same rows."""
+        """Return the accuracy at registration, if it was measured on the same rows."""
         if self.version is None or self.version.tags.get("eval_digest") != receipt.eval_digest:
             return None
         return float(self.version.tags["accuracy"])
 
 
 def find_candidate(model: str, home: Home) -> Candidate:
-    """Args: model: `models:/NAME@champion`, `models:/NAME/VERSION`, a folder, a hub id, or `embedded:...`.
+    """Find the model to evaluate.
 
+    Args: model: `models:/NAME@champion`, `models:/NAME/VERSION`, a folder, a hub id, or
+    `embedded:...`.
     Raises: StorageError when there is no such version; ModelError when its weights are gone.
     """
     if not model.startswith(REGISTERED):
@@ -58,7 +61,8 @@ def find_candidate(model: str, home: Home) -> Candidate:
 def evaluation_recipe(
     candidate: Candidate, recipe: str | None, overrides: Sequence[str], profile: str | None, home: Home
 ) -> Recipe:
-    """The recipe whose held-out rows and scores count; unset, the one that the version was trained with.
+    """Return the recipe that defines held-out rows and scores; by default the one that the version
+    was trained with.
 
     Raises: RecipeError when there is none to fall back on.
     """
@@ -77,7 +81,8 @@ def evaluation_recipe(
 def open_evaluation(
     recipe: Recipe, cache: CacheReceipt, candidate: Candidate, home: Home, tags: Mapping[str, str]
 ) -> RunPlan:
-    """A folder and an MLflow run of their own, in the experiment `rl-evaluate`; no training run is touched."""
+    """Create a separate folder and MLflow run, in the experiment `rl-evaluate`; no training run is
+    changed."""
     evaluated = starting_from(recipe, candidate.weights)
     described = {"evaluated_model": candidate.name, "cache_hash": cache.run_hash, "git_revision": source_revision()}
     tracking = TrackingRun.open(

@@ -1,7 +1,7 @@
-"""Training a registered version again: its recipe, the command, and what must come out.
+"""Training a registered version again: its recipe, the command, and the expected result.
 
-On the CPU the same code, recipe and data give the same weights bit for bit; on other devices, or with another number
-of threads, sums are taken in another order and the weights agree only nearly.
+On the CPU the same code, recipe and data give the same weights bit for bit; on other devices, or
+with another number of threads, sums are taken in another order and the weights agree only nearly.
 """
 
 from __future__ import annotations
@@ -38,11 +38,12 @@ class Reproduction:
         return self.folder / SCRIPT
 
     def run(self) -> int:
-        """Run the script here and now; returns its exit code."""
+        """Run the script in this process's environment; return its exit code."""
         return subprocess.run(["sh", str(self.script)], check=False).returncode
 
     def differences(self) -> list[str]:
-        """What came out otherwise than recorded, in words; empty when the weights are the same bit for bit."""
+        """Return the differences from the recorded result as sentences; empty if the weights are
+        the same bit for bit."""
         expected = json.loads((self.folder / EXPECTED).read_text(encoding="utf-8"))
         models = sorted((self.folder / HOME / "runs").glob("*/model"))
         if len(models) != 1:
@@ -55,10 +56,11 @@ class Reproduction:
 def write_reproduction(lineage: Lineage, tracking_uri: str, folder: Path) -> Reproduction:
     """Write recipe, script and expectation into a new or empty folder.
 
-    The run gets a home of its own inside the folder, so it neither finds finished work nor moves the champion.
+    The run gets its own home inside the folder, so it neither finds finished work nor moves the
+    champion.
 
-    Raises: StorageError when the folder holds something, or the version recorded no digest of its weights; DataError
-    naming the source files that are no longer what was trained on.
+    Raises: StorageError when the folder is not empty, or the version recorded no digest of its
+    weights; DataError naming the source files that have changed since.
     """
     root = folder.expanduser().absolute()
     if root.exists() and (not root.is_dir() or any(root.iterdir())):

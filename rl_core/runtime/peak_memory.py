@@ -1,4 +1,4 @@
-"""The most memory that a process has held."""
+"""Peak memory of a process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ STATUS = Path("/proc/self/status")
 
 
 def peak_bytes(device: torch.device) -> int:
-    """Bytes since this process began: of a GPU those that tensors took, else those of the process."""
+    """Return the peak bytes since this process began: of a GPU's tensors, or else of the
+    process."""
     if device.type == "cuda":
         import torch
 

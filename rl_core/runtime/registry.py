@@ -1,8 +1,8 @@
-"""Plug-ins: one decorator and folder discovery, used by every plug-in folder.
+"""Plug-in registries: one decorator and folder discovery, used by every plug-in folder.
 
 A plug-in is a class in its own file with a nested pydantic `Config`. In a recipe it is a block
-`{name: <registered name>, ...}` or, for a class outside the project, `{target: my_pkg.my_module:MyClass, ...}`;
-the remaining keys are validated by that class's `Config`.
+`{name: <registered name>, ...}` or, for a class outside the project, `{target:
+my_pkg.my_module:MyClass, ...}`; the remaining keys are validated by that class's `Config`.
 """
 
 import importlib
@@ -22,19 +22,20 @@ T = TypeVar("T")
 
 
 class PluginConfig(Section):
-    """Base of every plug-in's `Config`: unknown keys are refused, values do not change after loading."""
+    """Base of every plug-in's `Config`: unknown keys are refused, and values are immutable."""
 
 
 def nearest(name: str, known: list[str]) -> str:
-    """A hint for a misspelt name: ` (did you mean 'x'?)`, or the list of known names."""
+    """Return a hint for a misspelt name: ` (did you mean 'x'?)`, or the list of known names."""
     close = get_close_matches(name, known, n=1, cutoff=0.5)
     return f" (did you mean {close[0]!r}?)" if close else f" (known: {', '.join(sorted(known))})"
 
 
 def describe_validation_error(error: ValidationError, where: str, model: type[BaseModel], *also: str) -> str:
-    """One line per problem of a pydantic error about `model`: place, value, and what would be right.
+    """Return one line per problem of a pydantic error about `model`: place, value, and what would
+    be right.
 
-    Args: also: top-level keys that are known besides the model's fields.
+    Args: also: top-level keys that are known in addition to the model's fields.
     """
     lines = []
     for problem in error.errors():
@@ -57,7 +58,7 @@ def describe_validation_error(error: ValidationError, where: str, model: type[Ba
 
 
 def _section_at(model: type[BaseModel], loc: list[str]) -> type[BaseModel]:
-    """The section at `loc`; `model` itself where the way leads through no section."""
+    """Return the section at `loc`, or `model` itself if the path leads through no section."""
     section = model
     for key in loc:
         field = section.model_fields.get(key)
@@ -67,7 +68,8 @@ def _section_at(model: type[BaseModel], loc: list[str]) -> type[BaseModel]:
 
 
 def import_target(target: str) -> type[Any]:
-    """The class named by `pkg.module:Class`. Raises: RecipeError when it cannot be imported."""
+    """Import the class named by `pkg.module:Class`. Raises: RecipeError when it cannot be
+    imported."""
     module_name, _, attribute = target.partition(":")
     try:
         return getattr(importlib.import_module(module_name), attribute)
@@ -91,7 +93,8 @@ class Registry(Generic[T]):
         self._lock = RLock()
 
     def register(self, name: str) -> Callable[[type[T]], type[T]]:
-        """Decorator that registers a class under `name`. Raises: RecipeError when the name is taken."""
+        """Return a decorator that registers a class under `name`. Raises: RecipeError when the name
+        is taken."""
 
         def add(cls: type[T]) -> type[T]:
             if name in self._classes:
@@ -102,19 +105,21 @@ class Registry(Generic[T]):
         return add
 
     def names(self) -> list[str]:
-        """All registered names, sorted."""
+        """Return all registered names, sorted."""
         self._discover()
         return sorted(self._classes)
 
     def get(self, name: str) -> type[T]:
-        """The class registered as `name`. Raises: RecipeError naming the nearest known one."""
+        """Return the class registered as `name`. Raises: RecipeError naming the nearest known
+        one."""
         self._discover()
         if name not in self._classes:
             raise RecipeError(f"unknown {self.kind} {name!r}{nearest(name, list(self._classes))}")
         return self._classes[name]
 
     def resolve(self, block: Mapping[str, Any], where: str) -> tuple[type[T], Any]:
-        """The class a recipe block names, and the block's other keys as that class's `Config`."""
+        """Return the class that a recipe block names, and the block's other keys as that class's
+        `Config`."""
         values = dict(block)
         name, target = values.pop("name", None), values.pop("target", None)
         if (name is None) == (target is None):

@@ -1,4 +1,5 @@
-"""Sampling of flow models as a chain of actions: schedules, step kernels, which steps are stochastic, initial noise."""
+"""Sampling of flow models as a chain of actions: schedules, step kernels, stochastic steps, initial
+noise."""
 
 from rl_core.sde.actions import action_step, action_steps
 from rl_core.sde.config import Kernel, SdeConfig, StepsConfig, StepsKind

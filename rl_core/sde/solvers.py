@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Previous:
-    """What a multistep solver keeps of the step before."""
+    """State that a multistep solver keeps of the step before."""
 
     clean: Tensor
-    """The predicted clean sample."""
+    """Predicted clean sample."""
     sigma: float
-    """The level it was predicted at."""
+    """Level at which it was predicted."""
 
 
 def dpm2_step(
@@ -37,10 +37,10 @@ def dpm2_step(
     previous: Previous | None = None,
     next_sample: Tensor | None = None,
 ) -> tuple[Step, Previous]:
-    """One step, and what the next one needs. All rows share a level.
+    """Take one step; return it and the state for the next one. All rows share a level.
 
-    Args: previous: of the step before; None for the first.
-    Raises: ValueError when a next sample is to be scored: the step is deterministic and has no log-probability.
+    Args: previous: state of the step before; None for the first. Raises: ValueError when a next
+    sample is to be scored: the step is deterministic and has no log-probability.
     """
     from rl_core.sde.precision import at_least_float32
 

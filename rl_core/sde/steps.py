@@ -1,4 +1,4 @@
-"""Which denoising steps are stochastic, and so are actions."""
+"""Selection of the stochastic denoising steps, which are the actions."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from rl_core.sde.config import StepsConfig, StepsKind
 
 
 def stochastic_steps(config: StepsConfig, num_steps: int, rollout: int, seed: int = 0) -> tuple[int, ...]:
-    """Positions of the stochastic steps of a rollout, ascending; the same on every rank.
+    """Return the positions of the stochastic steps of a rollout, ascending; the same on every rank.
 
-    Args: num_steps: of the whole trajectory. rollout: its number in training, from 0. seed: of `random`.
-    Raises: ValueError when the configured steps do not fit into the trajectory.
+    Args: num_steps: length of the whole trajectory. rollout: number of the rollout in training,
+    from 0. seed: seed of `random`. Raises: ValueError when the configured steps do not fit into the
+    trajectory.
     """
     if config.kind is StepsKind.ALL:
         return tuple(range(num_steps))
@@ -29,6 +30,7 @@ def stochastic_steps(config: StepsConfig, num_steps: int, rollout: int, seed: in
 
 
 def window_start(rollout: int, num_steps: int, size: int, stride: int, every: int) -> int:
-    """Where MixGRPO's window stands (arXiv 2507.21802 alg. 1): on by `stride` after `every` rollouts, then anew."""
+    """Return the start of MixGRPO's window (arXiv 2507.21802 alg. 1), which moves by `stride` after
+    `every` rollouts, then starts over."""
     num_places = (num_steps - size) // stride + 1
     return (rollout // every) % num_places * stride

@@ -1,4 +1,5 @@
-"""The event "new data": it starts the deployments whose triggers wait for it, and those decide whether to train."""
+"""The event "new data", which starts the deployments with a trigger for it; those decide whether to
+train."""
 
 from __future__ import annotations
 
@@ -17,8 +18,9 @@ URI_LABEL = "rl-train.uri"
 def announce(api: str, uri: str) -> str:
     """Emit the event.
 
-    Args: api: address of a Prefect server's API. uri: a file or folder of this machine, or an address with a scheme.
-    Returns: the URI as the event has it; a local path becomes absolute.
+    Args: api: address of a Prefect server's API. uri: a file or folder of this machine, or an
+    address with a scheme.
+    Returns: the URI in the event; a local path is made absolute.
     Raises: DataError when there is no such file; ServiceError when there is no server.
     """
     if not api:
@@ -37,7 +39,8 @@ def announce(api: str, uri: str) -> str:
 
 
 def located(uri: str) -> str:
-    """A local path made absolute, any other address as it is. Raises: DataError when a local path does not exist."""
+    """Make a local path absolute, and return any other address unchanged. Raises: DataError when a
+    local path does not exist."""
     if "://" in uri:
         return uri
     path = Path(uri).expanduser().absolute()

@@ -1,4 +1,4 @@
-"""Who can reach the services. Beyond this machine they are served only with authentication."""
+"""Exposure of the services: beyond this machine they are served only with authentication."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Passwords travel in clear text: put TLS in front (a reverse proxy), or use an SS
 
 
 def is_local(host: str) -> bool:
-    """Whether an address to listen on is reached from this machine alone."""
+    """Return True if an address to listen on is reachable from this machine alone."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -28,7 +28,10 @@ def is_local(host: str) -> bool:
 
 
 def check_exposure(host: str) -> None:
-    """Raises: ServiceError saying what is missing and how to set it, when others could come in unasked."""
+    """Refuse to serve other machines without authentication.
+
+    Raises: ServiceError saying what is missing and how to set it.
+    """
     if is_local(host):
         return
     missing = [*_missing_prefect(), *_missing_mlflow()]

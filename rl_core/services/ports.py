@@ -8,7 +8,8 @@ from rl_core.errors import ServiceError
 
 
 def free_port(host: str, wanted: int = 0) -> int:
-    """`wanted` if nobody listens there, else a free one. Raises: ServiceError for another machine's host."""
+    """Return `wanted` if nobody listens there, else a free port. Raises: ServiceError for another
+    machine's host."""
     for port in (wanted, 0):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

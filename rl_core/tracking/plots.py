@@ -1,4 +1,4 @@
-"""The picture of a training run: sampled reward (or what stands for it) by step, and held-out accuracy."""
+"""The plot of a training run: sampled reward (or its substitute) by step, and held-out accuracy."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -22,16 +22,16 @@ GRID_COLOUR = "#e3e3e3"
 
 @dataclass(frozen=True)
 class Curve:
-    """What of each step is drawn as a line."""
+    """Metrics of a step that are drawn as the learning curve."""
 
     mean: str
     """Metric of the line."""
     label: str
     spread: str | None = None
-    """Metric of the band around it."""
+    """Metric of the band around the line."""
     title: str = "Reward and held-out accuracy"
     scored: bool = False
-    """Held-out rows are drawn by their mean scores, not by the share of full reward."""
+    """Draw held-out rows by their mean scores instead of the share of full reward."""
 
 
 REWARD = Curve("reward_mean", "sampled reward, mean", "reward_std")
@@ -44,7 +44,7 @@ PAIRS = Curve("reward_accuracy", "training pairs told apart, share", title="Pair
 
 
 def curve_of(domain: Domain) -> Curve:
-    """The line that shows how well a domain learns."""
+    """Return the line that shows the learning progress of a domain."""
     return {
         Domain.PREFERENCE: PAIRS,
         Domain.DIFFUSION: SCORED,
@@ -60,10 +60,10 @@ def reward_curve(
     *,
     curve: Curve = REWARD,
 ) -> Path:
-    """Draw a PNG of 900 x 500 pixels. Returns: `path`.
+    """Draw a PNG of 900 x 500 pixels.
 
-    Args: history: one mapping per step with `step` and the metrics of `curve`.
-        Points whose mean is not finite are gaps. evaluations: in any order.
+    Args: history: one mapping per step with `step` and the metrics of `curve`; points whose mean is
+    not finite are gaps. evaluations: in any order. Returns: `path`.
     """
     figure = Figure(figsize=(9, 5), dpi=100, layout="constrained")
     FigureCanvasAgg(figure)
@@ -78,7 +78,7 @@ def reward_curve(
 
 
 def _draw_rewards(axes: Axes, points: Sequence[Mapping[str, float]], curve: Curve) -> None:
-    """Mean line with a band of one standard deviation."""
+    """Draw the mean line with a band of one standard deviation."""
     if not points:
         return
     steps = [point["step"] for point in points]
@@ -93,7 +93,8 @@ def _draw_rewards(axes: Axes, points: Sequence[Mapping[str, float]], curve: Curv
 
 
 def _draw_accuracy(axes: Axes, receipts: Sequence[EvalReceipt]) -> None:
-    """Points with their 95 % interval, the last one labelled with its number, the first as a reference line."""
+    """Draw points with their 95 % interval, the last one labelled with its number, the first as a
+    reference line."""
     if not receipts:
         return
     steps = [receipt.step for receipt in receipts]
@@ -127,7 +128,7 @@ def _draw_accuracy(axes: Axes, receipts: Sequence[EvalReceipt]) -> None:
 
 
 def _draw_scores(axes: Axes, receipts: Sequence[EvalReceipt]) -> None:
-    """A dashed line per judge, the last point labelled with its number."""
+    """Draw a dashed line per judge, the last point labelled with its number."""
     if not receipts:
         return
     steps = [receipt.step for receipt in receipts]
@@ -140,7 +141,7 @@ def _draw_scores(axes: Axes, receipts: Sequence[EvalReceipt]) -> None:
 
 
 def _dress(axes: Axes, title: str) -> None:
-    """Title, labels, light grid, and the legend below the axes where it hides no data."""
+    """Add title, labels, light grid, and the legend below the axes, where it hides no data."""
     axes.set_title(title, loc="left", fontsize=13, fontweight="bold", color=TEXT_COLOUR, pad=12)
     axes.set_xlabel("optimiser step", color=TEXT_COLOUR)
     axes.set_ylabel("reward / accuracy", color=TEXT_COLOUR)

@@ -1,14 +1,15 @@
 """One MLflow run, addressed by its id.
 
-MLflow's "active run" is thread-local, so everything here goes through `MlflowClient` with an explicit run id: any
-thread may log. Metrics, tables and files are sent in the background and in order, so that a training does not wait for
-a server that is away (`pending_log.py`); `flush` waits for them and raises what went wrong. Parameters, tags, texts and
-datasets, with which a run is opened and closed, are stored at once. Opening an id that exists continues that run, so a
-resumed training has one curve.
+MLflow's "active run" is thread-local, so everything here goes through `MlflowClient` with an
+explicit run id: any thread may log. Metrics, tables and files are sent in the background and in
+order, so that a training does not wait for a server that is away (`pending_log.py`); `flush` waits
+for them and raises their errors. Parameters, tags, texts and datasets, which are logged when a run
+opens or closes, are stored at once. Opening an id that exists continues that run, so a resumed
+training has one curve.
 
-MLflow refuses to change a parameter and replaces infinities by 1.8e308, which ruins every chart. So a parameter
-that differs on resume is kept as the tag `resumed.<name>`, and a value that is not finite is left out, counted in
-the metric `num_non_finite` and named in the tag `non_finite`.
+MLflow refuses to change a parameter and replaces infinities by 1.8e308, which ruins every chart. So
+a parameter that differs on resume is kept as the tag `resumed.<name>`, and a value that is not
+finite is left out, counted in the metric `num_non_finite` and named in the tag `non_finite`.
 """
 
 import json
@@ -36,38 +37,39 @@ MAX_PER_BATCH = 100
 NON_FINITE_METRIC = "num_non_finite"
 NON_FINITE_TAG = "non_finite"
 OUTAGE_S = 600.0
-"""The end of a run waits this long for a server that does not answer."""
+"""Seconds that the end of a run waits for a server that does not answer."""
 HASTE_S = 10.0
-"""So does the end of one that failed or was cancelled."""
+"""Seconds that the end of a failed or cancelled run waits for a server that does not answer."""
 
 
 class RunStatus(StrEnum):
-    """How a run ended, in MLflow's words."""
+    """Final status of a run, in MLflow's terms."""
 
     FINISHED = "FINISHED"
     """Everything was done."""
     FAILED = "FAILED"
-    """An error ended it; it may be opened again and continued."""
+    """An error ended the run; it may be opened again and continued."""
     KILLED = "KILLED"
-    """Somebody cancelled it."""
+    """A user cancelled the run."""
 
 
 @dataclass(frozen=True)
 class LoggedDataset:
-    """A dataset as MLflow knows it: what a metric names when it says on which rows it was measured."""
+    """A dataset in MLflow, to which metrics measured on its rows are linked."""
 
     name: str
     digest: str
 
 
 def shortened(value: object, limit: int) -> str:
-    """`value` as text of at most `limit` characters; a cut shows as `...` at the end."""
+    """Return `value` as text of at most `limit` characters; a cut shows as `...` at the end."""
     text = str(value)
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
 def ensure_experiment(client: MlflowClient, name: str, artifact_location: Path | None) -> str:
-    """The id of experiment `name`, created if it is new. Raises: StorageError when it lies in MLflow's bin."""
+    """Return the id of experiment `name`, created if it is new. Raises: StorageError when it is in
+    MLflow's trash."""
     found = client.get_experiment_by_name(name)
     if found is None:
         try:
@@ -87,7 +89,7 @@ def ensure_experiment(client: MlflowClient, name: str, artifact_location: Path |
 
 
 class TrackingRun:
-    """A run that can be written from any thread. Make one with `open`."""
+    """A run that any thread can write to. Create one with `open`."""
 
     def __init__(
         self,
@@ -124,10 +126,11 @@ class TrackingRun:
     ) -> "TrackingRun":
         """Continue run `run_id` if it exists, else start a new one.
 
-        Args: tracking_uri: `sqlite:///<absolute>/mlflow.db` or a server. artifact_location: folder for the
-            artifacts of a new experiment; a server chooses its own when None. outbox: a file that keeps what was not
-            sent yet; what an earlier process left there is sent first.
-        Raises: StorageError when the database cannot be made or used, or the experiment is deleted.
+        Args: tracking_uri: `sqlite:///<absolute>/mlflow.db` or a server. artifact_location: folder
+        for the artifacts of a new experiment; a server chooses its own when None. outbox: file of
+        the entries that were not sent yet; those of an earlier process are sent first.
+        Raises: StorageError when the database cannot be created or used, or the experiment is
+        deleted.
         """
         client = tracking_client(tracking_uri)
         known = _existing_run(client, run_id)
@@ -142,7 +145,8 @@ class TrackingRun:
         return run
 
     def log_params(self, params: Mapping[str, object]) -> None:
-        """Log flat parameters. A name that already has another value keeps it; the new one becomes a tag."""
+        """Log flat parameters. A name that already has another value keeps it; the new value
+        becomes a tag."""
         logged = self.client.get_run(self.run_id).data.params
         wanted = {shortened(k, MAX_KEY_LENGTH): shortened(v, MAX_PARAM_LENGTH) for k, v in params.items()}
         fresh = [Param(key, value) for key, value in wanted.items() if key not in logged]
@@ -151,7 +155,8 @@ class TrackingRun:
         self.set_tags({f"resumed.{k}": v for k, v in wanted.items() if k in logged and logged[k] != v})
 
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
-        """Log one step's metrics in the background. Values that are not finite are counted and named instead."""
+        """Log one step's metrics in the background. Values that are not finite are counted and
+        named instead."""
         finite = {shortened(key, MAX_KEY_LENGTH): float(one) for key, one in metrics.items() if math.isfinite(one)}
         with self._lock:
             if len(finite) < len(metrics):
@@ -160,7 +165,8 @@ class TrackingRun:
                 self._outbox.put(metrics_entry(finite, step))
 
     def check(self) -> None:
-        """Raises: StorageError when MLflow refused something. Does not wait for what is still to be sent."""
+        """Raise StorageError if MLflow refused something. Does not wait for entries that are still
+        to be sent."""
         for error in self._outbox.refusals():
             raise StorageError(f"part of run {self.run_id} was not stored in {self.tracking_uri}: {error}") from error
 
@@ -224,11 +230,14 @@ class TrackingRun:
         self.flush(0)
 
     def url(self, base: str) -> str:
-        """The run's page in the MLflow UI that is served at `base`."""
+        """Return the run's page in the MLflow UI at `base`."""
         return run_page(base, self.experiment_id, self.run_id)
 
     def _note_non_finite(self, metrics: Mapping[str, float], step: int) -> float:
-        """Name the values left out in the tag. Returns: how many there have been in this run."""
+        """Name the omitted values in the tag.
+
+        Returns: number of omitted values in this run so far.
+        """
         found = [f"{key}={value} at step {step}" for key, value in metrics.items() if not math.isfinite(value)]
         self._num_non_finite += len(found)
         self._non_finite_seen += found
@@ -237,12 +246,12 @@ class TrackingRun:
 
 
 def run_page(base: str, experiment_id: str, run_id: str) -> str:
-    """A run's page in the MLflow UI that is served at `base`."""
+    """Return a run's page in the MLflow UI at `base`."""
     return f"{base.rstrip('/')}/#/experiments/{experiment_id}/runs/{run_id}"
 
 
 def _existing_run(client: MlflowClient, run_id: str | None) -> Any:
-    """The active run with this id, or None."""
+    """Return the active run with this id, or None."""
     if run_id is None:
         return None
     try:

@@ -1,4 +1,5 @@
-"""A validation report in MLflow: counts as metrics, the first refused rows as a table, all of them as a file."""
+"""A validation report in MLflow: counts as metrics, the first refused rows as a table, all of them
+as a file."""
 
 import re
 from collections.abc import Mapping
@@ -32,7 +33,10 @@ def log_refusal(
     tags: Mapping[str, str],
     artifact_location: Path | None = None,
 ) -> str:
-    """Log a report of rows that no run was started for, as a failed run of its own. Returns: its run id."""
+    """Log the report of rows that no run was started for, as a failed run of its own.
+
+    Returns: the id of that run.
+    """
     tracking = TrackingRun.open(tracking_uri, EXPERIMENT, name, tags=tags, artifact_location=artifact_location)
     log_report(tracking, report)
     for source in report.files:

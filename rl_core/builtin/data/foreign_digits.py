@@ -1,4 +1,5 @@
-"""The names of the digits 0 to 9 in languages of the Latin script. No word here means two different digits."""
+"""Names of the digits 0 to 9 in languages with Latin script. No word here means two different
+digits."""
 
 FOREIGN: dict[str, tuple[str, ...]] = {
     "spanish": ("cero", "uno", "dos", "tres", "cuatro", "cinco", "seis", "siete", "ocho", "nueve"),

@@ -1,8 +1,9 @@
-"""Pairs of answers made on this machine, so that preference training can be tried with no download.
+"""Generated pairs of answers, so that preference training can be tried without a download.
 
-`text` describes a row of coloured things and asks for the colour, the neighbour or the number of some: the rejected
-answer is true of another thing in the scene, so it cannot be told by its form. `mpo` is the fixture of the stage
-`mpo`, drawn, written in MMPR's shape and prepared like the real thing.
+`text` describes a row of coloured things and asks for the colour, the neighbour or the number of
+some: the rejected answer is true of another thing in the scene, so it cannot be told by its form.
+`mpo` is the fixture of the stage `mpo`, drawn, written in MMPR's format and prepared like the real
+dataset.
 """
 
 import hashlib
@@ -23,7 +24,8 @@ _TRIES_PER_ROW = 50
 
 
 def planned_fixture(source: PairSource, folder: Path | str) -> Path:
-    """Where `make_pairs` puts the pairs of a `fixture` source: a file of rows, or a published cache."""
+    """Return the path at which `make_pairs` writes the pairs of a `fixture` source: a file of rows,
+    or a published cache."""
     values = {"version": _VERSION, **source.model_dump(include={"fixture", "num_rows", "seed"}, mode="json")}
     digest = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:12]
     root = Path(folder).expanduser() / f"pairs-{source.fixture}-{digest}"
@@ -31,7 +33,8 @@ def planned_fixture(source: PairSource, folder: Path | str) -> Path:
 
 
 def make_pairs(source: PairSource, folder: Path | str) -> Path:
-    """The pairs of a `fixture` source, made on first use. Raises: DataError, StorageError."""
+    """Generate the pairs of a `fixture` source on first use, and return their path. Raises:
+    DataError, StorageError."""
     target = planned_fixture(source, folder)
     if source.fixture is PairFixture.MPO:
         _prepare_drawn(target.parent.parent, source)
@@ -44,7 +47,8 @@ def make_pairs(source: PairSource, folder: Path | str) -> Path:
 
 
 def described_scenes(num_rows: int, seed: int) -> list[dict[str, str]]:
-    """Rows with `question`, `chosen` and `rejected`, each question once. Raises: DataError when there are too few."""
+    """Generate rows with `question`, `chosen` and `rejected`, each question once. Raises: DataError
+    when there are too few."""
     rng, rows = random.Random(f"described scenes {seed}"), dict[str, dict[str, str]]()
     for _ in range(_TRIES_PER_ROW * num_rows):
         row = _described_scene(rng)

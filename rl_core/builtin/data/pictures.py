@@ -1,7 +1,8 @@
-r"""Drawn pictures and questions about them: shapes to count and name, numbers to read, bars to compare.
+r"""Drawn pictures and questions about them: shapes to count and name, numbers to read, bars to
+compare.
 
-Things stand on a grid of 4 x 4 cells, a little off its lines, in ever-changing shades. Everything follows from the
-random generator that is passed in. An answer comes with what one would note on the way to it.
+Objects are placed on a grid of 4 x 4 cells, with small offsets and varying shades. Everything is
+determined by the given random generator. An answer comes with the notes that lead to it.
 """
 
 import io
@@ -28,23 +29,25 @@ COLOURS = {
 }
 SHAPES = ("circle", "square", "triangle")
 TALLEST = 2 * GRID
-"""Height of the tallest bar; half a cell is one."""
+"""Height of the tallest bar in half cells."""
 
 
 class Scene(StrEnum):
-    """What a picture shows."""
+    """Content of a picture."""
 
     SHAPES = "shapes"
-    """Two to six coloured shapes: how many of a colour, of a shape, in all, and the colour of a lone shape."""
+    """Two to six coloured shapes; asks how many have a colour or a shape, how many there are, and
+    the colour of a single shape."""
     NUMBER = "number"
     """A number of one or two digits."""
     BARS = "bars"
-    """Three or four coloured bars: the height of one, and the colour of the tallest and the shortest."""
+    """Three or four coloured bars; asks for the height of one, and the colours of the tallest and
+    the shortest."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """A question about a picture. `notes` is what leads to the answer, in words."""
+    """A question about a picture. `notes` is the reasoning that leads to the answer."""
 
     text: str
     answer: str
@@ -53,9 +56,10 @@ class Question:
 
 @dataclass(frozen=True)
 class Picture:
-    """A drawn picture, what stands in each of its cells (row by row, "" for nothing), and questions about it.
+    """A drawn picture, the content of each of its cells (row by row, "" for an empty cell), and
+    questions about it.
 
-    The lowest cell of a bar tells its height: `red 6`; those above it are `red bar`.
+    The lowest cell of a bar names its height: `red 6`; the cells above are `red bar`.
     """
 
     scene: Scene
@@ -72,7 +76,10 @@ class Picture:
 
 
 def draw(rng: random.Random, scene: Scene | None = None) -> Picture:
-    """A picture of 64 x 64 points. Args: scene: what to show; unset, any."""
+    """Draw a picture of 64 x 64 pixels.
+
+    Args: scene: kind of scene; unset draws one at random.
+    """
     from PIL import ImageDraw
 
     scene = scene or rng.choice(list(Scene))
@@ -82,7 +89,8 @@ def draw(rng: random.Random, scene: Scene | None = None) -> Picture:
 
 
 def draw_crowd(rng: random.Random) -> tuple["Image", tuple[str, ...]]:
-    """A picture crowded with shapes and digits, and what stands in each cell: sixteen things to look at."""
+    """Draw a picture crowded with shapes and digits, and return it with the content of its sixteen
+    cells."""
     from PIL import ImageDraw
 
     image, cells, empty = _canvas(rng), [""] * GRID**2, rng.random()
@@ -194,7 +202,8 @@ _SCENES: dict[Scene, Callable[[Any, random.Random], tuple[list[str], list[Questi
 
 
 def _corner(rng: random.Random, place: int) -> tuple[int, int]:
-    """Upper left corner of what stands in a cell, a few points off the cell's own."""
+    """Return the upper left corner of the object in a cell, a few pixels off the cell's own
+    corner."""
     row, column = divmod(place, GRID)
     return column * CELL + rng.randint(1, 3), row * CELL + rng.randint(1, 3)
 
@@ -204,7 +213,7 @@ def _tint(rng: random.Random, colour: str) -> tuple[int, ...]:
 
 
 def _ink(rng: random.Random) -> tuple[int, ...]:
-    """Of digits; yellow ones could hardly be read."""
+    """Return a colour for digits; yellow ones would be hard to read."""
     return _tint(rng, rng.choice([name for name in COLOURS if name != "yellow"]))
 
 

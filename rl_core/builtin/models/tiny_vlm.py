@@ -1,9 +1,11 @@
-r"""The embedded vision-language model: an Idefics3 (arXiv 2408.12637) of 1.4 million parameters, and its processor.
+r"""The embedded vision-language model: an Idefics3 (arXiv 2408.12637) of 1.4 million parameters, and
+its processor.
 
-A picture of 64 x 64 points becomes 16 tokens, one for each cell of the grid that `rl_core.builtin.data.pictures` draws
-on: patches of 8 points, four of which the connector joins. Text and vision tower are small enough to be trained
-together from nothing (`rl_core.builtin.models.tiny_vlm_warm_up`). The tokenizer knows the words of those pictures'
-questions as wholes and spells everything else out.
+A picture of 64 x 64 pixels becomes 16 tokens, one for each cell of the grid that
+`rl_core.builtin.data.pictures` draws on: patches of 8 pixels, four of which the connector joins.
+Text model and vision tower are small enough to be trained together from scratch
+(`rl_core.builtin.models.tiny_vlm_warm_up`). The tokenizer has the words of those pictures'
+questions as whole tokens and spells everything else out.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ IMAGE = "<image>"
 PAD, UNKNOWN, START, END = "<|pad|>", "<|unk|>", "<|im_start|>", "<|im_end|>"
 SPECIAL = (PAD, UNKNOWN, START, END, IMAGE, "<fake_token_around_image>", "<global-img>", "<end_of_utterance>")
 MARKS = ("<think>", "</think>", "\\boxed{")
-"""Whole tokens that are ordinary text."""
+"""Ordinary texts that are single tokens."""
 WORDS = (
     "user assistant system How many shapes are there What colour is the number written tall bar tallest shortest"
     " circles squares triangles"
@@ -39,7 +41,7 @@ CHAT_TEMPLATE = (
 
 
 def make_processor() -> Any:
-    """Tokenizer, chat template and image processor; pictures of another size are scaled."""
+    """Return tokenizer, chat template and image processor; pictures of another size are scaled."""
     from transformers import Idefics3ImageProcessorPil, Idefics3Processor
 
     size = {"longest_edge": SIDE}
@@ -51,7 +53,8 @@ def make_processor() -> Any:
 
 
 def make_tokenizer() -> Any:
-    """Longest known piece first: words and marks as wholes, anything else character by character."""
+    """Return a tokenizer that matches the longest known piece: whole words and marks, anything else
+    character by character."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -76,10 +79,11 @@ def make_tokenizer() -> Any:
 
 
 def make_model(tokenizer: Any, seed: int = 0) -> Any:
-    """The untrained model. Every linear layer starts at the scale that keeps what flows through it at one.
+    """Return the untrained model. Every linear layer is initialised so that it preserves the scale
+    of its input.
 
-    The family's own start (0.02 throughout) makes the image features of such a small tower nearly the same for all
-    pictures, and nothing downstream then learns to look.
+    The family's own initialisation (0.02 throughout) makes the image features of such a small tower
+    nearly the same for all pictures, and the text model then does not learn to use them.
     """
     from transformers import Idefics3Config, Idefics3ForConditionalGeneration
 

@@ -1,8 +1,9 @@
-"""Prompt rows in Arrow columns, screened without making Python objects of them.
+"""Screening of prompt rows in Arrow columns, without creating Python objects.
 
-Each rule becomes a small column of facts (how many user messages, which kind of ground truth); one lazy pandera schema
-over these facts says which rows may be wrong. Only they are made into Python rows and judged by the row contract, so
-the screen may be stricter than the contract, never laxer. A column of a type it does not know sends every row there.
+Each rule becomes a small column of facts (number of user messages, kind of ground truth); one lazy
+pandera schema over these facts selects the rows that may be wrong. Only they are converted to
+Python rows and checked by the row contract, so the screen may be stricter than the contract, never
+laxer. A column of an unknown type sends every row there.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,7 @@ _KINDS = (*GROUND_TRUTH_KINDS, NO_KIND)
 def suspicious_rows(
     batch: "pa.RecordBatch", allowed: AllowedEnvClasses, default_env_class: str | None, prompt_key: str = "prompt"
 ) -> list[int]:
-    """Positions of the rows that only the contract can judge; all others are good."""
+    """Return the positions of the rows that only the contract can judge; all others are good."""
     import pyarrow as pa
 
     try:
@@ -38,7 +39,7 @@ def suspicious_rows(
 
 
 def facts_schema(allowed: AllowedEnvClasses) -> "pa_schema.DataFrameSchema":
-    """What the facts of a good row are."""
+    """Return the schema of the facts of good rows."""
     import pandera.pandas as pa_schema
 
     accepted = [f"{env}/{kind}" for env, kinds in allowed.items() for kind in kinds]
@@ -55,7 +56,7 @@ def facts_schema(allowed: AllowedEnvClasses) -> "pa_schema.DataFrameSchema":
 
 
 def facts(batch: "pa.RecordBatch", default_env_class: str | None, prompt_key: str) -> "pd.DataFrame":
-    """The facts of a batch, one row each."""
+    """Return the facts of a batch, one row each."""
     import numpy as np
     import pandas as pd
 
@@ -79,7 +80,8 @@ def facts(batch: "pa.RecordBatch", default_env_class: str | None, prompt_key: st
 
 
 def _messages(prompts: "pa.Array | None", num_rows: int) -> "tuple[np.ndarray, np.ndarray]":
-    """Bad and user messages of each prompt; a prompt of an unknown type is one bad message."""
+    """Count the bad and the user messages of each prompt; a prompt of an unknown type is one bad
+    message."""
     import numpy as np
     import pyarrow as pa
 
@@ -104,7 +106,7 @@ def _messages(prompts: "pa.Array | None", num_rows: int) -> "tuple[np.ndarray, n
 
 
 def _env_classes(column: "pa.Array | None", default: str | None, num_rows: int) -> "tuple[np.ndarray, list[str]]":
-    """Codes into a list of names; -1 where a row names none and there is no default."""
+    """Return codes into a list of names; -1 where a row names none and there is no default."""
     import numpy as np
 
     pc = compute()
@@ -129,7 +131,7 @@ def _reward_spec(columns: "dict[str, pa.Array]") -> "pa.Array | None":
 
 
 def _kinds(truths: "pa.Array | None") -> "np.ndarray | int":
-    """The kind of each ground truth, as a position in `_KINDS`."""
+    """Return the kind of each ground truth, as a position in `_KINDS`."""
     import numpy as np
     import pyarrow as pa
 
@@ -155,7 +157,8 @@ def _kinds(truths: "pa.Array | None") -> "np.ndarray | int":
 
 
 def _well_typed(columns: "dict[str, pa.Array]", num_rows: int) -> "np.ndarray":
-    """Whether the optional columns hold what they should, as far as their types tell."""
+    """Return a mask of the rows whose optional columns have the right types, as far as Arrow's
+    types tell."""
     import numpy as np
     import pyarrow as pa
 
@@ -179,7 +182,7 @@ def _well_typed(columns: "dict[str, pa.Array]", num_rows: int) -> "np.ndarray":
 
 
 def _child(struct: "pa.Array", name: str) -> "pa.Array | None":
-    """A field of a struct column, null where the struct is."""
+    """Return a field of a struct column, null where the struct is null."""
     import pyarrow as pa
 
     pc = compute()
@@ -190,7 +193,8 @@ def _child(struct: "pa.Array", name: str) -> "pa.Array | None":
 
 
 def has_messages(type_: "pa.DataType") -> bool:
-    """Whether values of this type are lists of messages with a role and a content that are texts."""
+    """Return True if values of this type are lists of messages with a role and a content that are
+    texts."""
     import pyarrow as pa
 
     if not (_is_list(type_) and pa.types.is_struct(type_.value_type)):
@@ -200,7 +204,7 @@ def has_messages(type_: "pa.DataType") -> bool:
 
 
 def is_text(type_: "pa.DataType") -> bool:
-    """Whether values of this type are strings."""
+    """Return True if values of this type are strings."""
     import pyarrow.types as types
 
     plain = types.is_string(type_) or types.is_large_string(type_) or types.is_string_view(type_)

@@ -1,4 +1,4 @@
-"""Which contract a file is held to: named, or recognised by its first rows."""
+"""Selection of a file's contract: by name, or by its first rows."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -30,9 +30,9 @@ def contract_of(
     limits: MediaLimits | None = None,
     pairs_alone: bool = False,
 ) -> RowContract:
-    """The contract of a file's rows.
+    """Return the contract of a file's rows.
 
-    Args: media_root: where relative media paths begin; unset means the file's own folder.
+    Args: media_root: folder of relative media paths; unset means the file's own folder.
     pairs_alone: preference rows need no image, and no image is opened.
     """
     folder = media_root or Path(path).expanduser().absolute().parent
@@ -46,7 +46,7 @@ def contract_of(
 
 
 def recognise(path: Path | str, *, prompt_key: str = "prompt") -> SchemaName:
-    """The contract that a file's first readable rows ask for; prompt rows when nothing tells."""
+    """Recognise the contract from a file's first readable rows; the default is prompt rows."""
     file = check_file(path)
     if file.suffix.lower() == ".parquet":
         with open_parquet(file) as table:

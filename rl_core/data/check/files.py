@@ -1,4 +1,5 @@
-"""Validation of row files: every error in one pass, memory bounded by the batch, unchanged files not read again."""
+"""Validation of row files: every error in one pass, memory bounded by the batch, unchanged files
+not read again."""
 
 import hashlib
 from collections import Counter
@@ -21,21 +22,23 @@ from schemas.receipts import Receipt, Rejection, SourceFile, ValidationReport
 
 Policy = Literal["fail", "drop"]
 Runner: TypeAlias = Callable[[Sequence[Part], CheckSettings, HeldOut], Iterator[tuple[Part, Checked]]]
-"""Checks parts somewhere and yields what was found, in the order of the parts and of their rows."""
+"""Function that checks parts and yields the findings, in the order of the parts and of their
+rows."""
 
 NUM_EXAMPLES = 10
 EXAMPLES_PER_REASON = 2
 
 
 class _Remembered(Receipt):
-    """A report and what it was made from."""
+    """A cached report and the inputs it was made from."""
 
     parts: dict[str, str]
     report: ValidationReport
 
 
 def describe_env_classes(allowed: AllowedEnvClasses) -> str:
-    """The allowed environments and the ground truths they accept, as one hash part."""
+    """Describe the allowed environments and the ground truths they accept, as one part of a
+    hash."""
     return ", ".join(f"{name}({'|'.join(sorted(kinds))})" for name, kinds in sorted(allowed.items()))
 
 
@@ -52,7 +55,8 @@ def validate_files(
     held_out: Sequence[Path | str] = (),
     schema: SchemaName | None = None,
 ) -> ValidationReport:
-    """`check_files`, then `apply_policy`. Raises: DataError when a file cannot be read or the policy refuses it."""
+    """Run `check_files`, then `apply_policy`. Raises: DataError when a file cannot be read or the
+    policy refuses it."""
     settings = CheckSettings(allowed_env_classes, default_env_class, prompt_key, schema)
     report = check_files(paths, settings, held_out=held_out, rejects_dir=rejects_dir, memo_dir=memo_dir)
     apply_policy(report, policy, max_bad_fraction)
@@ -70,9 +74,10 @@ def check_files(
 ) -> ValidationReport:
     """Check all rows of all files; `rejects.jsonl` in `rejects_dir` lists every problem.
 
-    Args: paths: training files, or any others. held_out: evaluation files, checked as well; a row of `paths` that
-    asks what one of their rows asks is refused. runner: where to check; unset means here, on all cores.
-    Returns: the report, from the cache when the same files were validated before in the same way.
+    Args: paths: training files, or any others. held_out: evaluation files, checked as well; a row
+    of `paths` with the question of a held-out row is refused. runner: executes the checks; unset
+    means this machine, on all cores.
+    Returns: the report, from the cache if the same files were validated before in the same way.
     Raises: DataError when a file cannot be read or is empty.
     """
     files = [str(path) for path in (*paths, *held_out)]
@@ -94,8 +99,11 @@ def check_files(
 
 
 def apply_policy(report: ValidationReport, policy: Policy, max_bad_fraction: float) -> None:
-    """Whether these rows may be used. Args: policy: `fail` refuses any bad row, `drop` accepts up to
-    `max_bad_fraction` of all rows. Raises: DataError when they may not, or no row is good."""
+    """Decide if these rows may be used.
+
+    Args: policy: `fail` refuses any bad row, `drop` accepts up to `max_bad_fraction` of all rows.
+    Raises: DataError when the rows may not be used, or no row is good.
+    """
     examples = report.examples[:NUM_EXAMPLES]
     listed = "\n".join(f"  {example}" for example in examples)
     found = f"{report.num_rejected} of {report.num_rows} rows are refused"

@@ -1,4 +1,5 @@
-"""One file against its contract, in parts that can be checked anywhere: in threads here, or on a cluster."""
+"""Check of one file against its contract, in parts that can run anywhere: in threads here, or on a
+cluster."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -27,21 +28,22 @@ MAX_PART_ROWS = 250_000
 
 @dataclass(frozen=True)
 class CheckSettings:
-    """What decides which rows are good, besides the rows."""
+    """Settings that decide which rows are good."""
 
     allowed_env_classes: AllowedEnvClasses
     default_env_class: str | None = None
     prompt_key: str = "prompt"
     schema: SchemaName | None = None
-    """The contract of every file; unset recognises each file's own."""
+    """Contract of every file; unset recognises each file's own."""
     media_root: Path | None = None
-    """Where relative media paths begin; unset means the folder of the file that names them."""
+    """Folder of relative media paths; unset means the folder of the file that names them."""
     limits: MediaLimits = field(default_factory=MediaLimits)
     pairs_alone: bool = False
-    """Of preference rows check the texts alone: there may be no image, and a published cache has checked its own."""
+    """Check only the texts of preference rows: there may be no image, and a published cache has
+    checked its own."""
 
     def contract(self, schema: SchemaName, file: str) -> RowContract:
-        """The contract of a file's rows."""
+        """Return the contract of a file's rows."""
         return contract_of(
             schema,
             file,
@@ -67,7 +69,7 @@ class Part:
 
 @dataclass
 class Checked:
-    """What was found in some rows."""
+    """Result of checking some rows."""
 
     num_rows: int
     num_rejected: int
@@ -75,7 +77,7 @@ class Checked:
 
 
 def parts_of(path: Path | str, settings: CheckSettings) -> list[Part]:
-    """The parts of a file. Raises: DataError when it cannot be opened."""
+    """Return the parts of a file. Raises: DataError when it cannot be opened."""
     file = check_file(path)
     schema = settings.schema or recognise(file, prompt_key=settings.prompt_key)
     if file.suffix.lower() != ".parquet" or schema is not SchemaName.PROMPT:
@@ -95,7 +97,7 @@ def parts_of(path: Path | str, settings: CheckSettings) -> list[Part]:
 
 
 def check_part(part: Part, settings: CheckSettings, held_out: HeldOut, num_threads: int = 0) -> Iterator[Checked]:
-    """Every problem of a part, batch by batch, in row order.
+    """Yield every problem of a part, batch by batch, in row order.
 
     Args: num_threads: 0 means all cores. Raises: DataError when the file cannot be read.
     """
@@ -162,7 +164,7 @@ def _as_row(value: Any) -> dict[str, Any]:
 
 
 class _Ids:
-    """The ids a file's rows have given themselves: two of the same would merge two groups."""
+    """Ids in a file's rows, to find duplicates, which would merge two groups."""
 
     def __init__(self, file: str) -> None:
         self.file = file

@@ -1,4 +1,4 @@
-"""Held-out prompts, once through, in the order of their file."""
+"""Held-out prompts, in one pass, in the order of their file."""
 
 from collections.abc import Iterator, Sequence
 from typing import Generic, TypeVar
@@ -9,9 +9,10 @@ T = TypeVar("T")
 
 
 class EvaluationSource(Generic[T]):
-    """Batches of `items` in order; the last may be smaller. Iterating again after the end starts anew.
+    """Batches of `items` in order; the last may be smaller. Iterating again after the end starts
+    over.
 
-    A loop that was interrupted continues with the next batch after `load_state_dict`.
+    An interrupted loop continues with the next batch after `load_state_dict`.
     """
 
     def __init__(self, items: Sequence[T], batch_size: int) -> None:
@@ -32,7 +33,7 @@ class EvaluationSource(Generic[T]):
         self.position = 0
 
     def state_dict(self) -> dict[str, int]:
-        """Where the source stands."""
+        """Return the position as plain values."""
         return {"position": self.position, "num_items": len(self.items)}
 
     def load_state_dict(self, state: dict[str, int]) -> None:

@@ -1,4 +1,5 @@
-"""From distinct prompts to the samples of a rollout: each prompt `samples_per_prompt` times, siblings adjacent."""
+"""Expansion of prompts to the samples of a rollout: each prompt `samples_per_prompt` times,
+siblings adjacent."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,20 +12,20 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Sample(Generic[T]):
-    """One sample that is to be rolled out."""
+    """One sample to roll out."""
 
     prompt: T
     group_id: int
-    """Shared by siblings, by nobody else in the run."""
+    """Number of the sample's group, unique in the run and shared by siblings."""
     sample_id: str
-    """`prompt:<group id>:sample:<place among the siblings>`."""
+    """Name of the sample, `prompt:<group id>:sample:<index among the siblings>`."""
 
 
 def expand_groups(prompts: Sequence[T], samples_per_prompt: int, first_group_id: int = 0) -> list[Sample[T]]:
-    """`len(prompts) x samples_per_prompt` samples.
+    """Return `len(prompts) x samples_per_prompt` samples.
 
-    Args: first_group_id: the group of the first prompt; count on from the last rollout's, so that a prompt that
-    comes again is a group of its own.
+    Args: first_group_id: group of the first prompt; continue counting from the last rollout's, so
+    that a repeated prompt gets a new group.
     """
     if samples_per_prompt < 1:
         raise DataError(f"samples_per_prompt {samples_per_prompt}: expected at least 1")

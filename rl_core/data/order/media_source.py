@@ -1,4 +1,5 @@
-"""UniRL's `MultimodalRLDataSource`: the prompts of files with media, in batches of distinct prompts."""
+"""UniRL's `MultimodalRLDataSource`: prompts with media from files, in batches of distinct
+prompts."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,12 +15,13 @@ from schemas.media_prompts import MediaPrompt, media_prompt
 def read_media_prompts(
     source: Path | str | dict[str, Any], *, prompt_key: str = "prompt", media_root: Path | None = None
 ) -> Iterator[MediaPrompt]:
-    """The prompts of a file, glob, folder or dataset, in order.
+    """Yield the prompts of a file, glob, folder or dataset, in order.
 
-    A row without a `prompt_id` is `{filename}:{index of accepted rows}`, from 0. Relative URIs resolve against the
-    folder of the file that names them, or `media_root`.
-    Raises: UnsupportedMediaError (a NotImplementedError) for media no loader takes; DataError for other bad rows and
-    for an id that two rows of the source have, since their groups would merge.
+    A row without a `prompt_id` gets `{filename}:{index of accepted rows}`, from 0. Relative URIs
+    resolve against the folder of the file that names them, or `media_root`.
+    Raises: UnsupportedMediaError (a NotImplementedError) for media that no loader implements;
+    DataError for other bad rows and for an id that two rows of the source have, since their groups
+    would merge.
     """
     place_of: dict[str, str] = {}
     for file in data_files(source):
@@ -36,10 +38,11 @@ def read_media_prompts(
 
 
 class MultimodalRLDataSource(PromptSource[MediaPrompt]):
-    """Endless batches of `prompts_per_rollout` distinct prompts: shuffled by seed, the last partial batch dropped.
+    """Endless batches of `prompts_per_rollout` distinct prompts: shuffled by seed, the last partial
+    batch dropped.
 
-    Prompts are not repeated here; `rl_core.data.order.groups` makes the samples of each. No image is opened, and a file
-    of texts alone imports no vision package.
+    Prompts are not repeated here; `rl_core.data.order.groups` makes the samples of each. No image
+    is opened, and a file of texts alone imports no vision package.
 
     Args: data_path: a file, glob, folder or dataset, or a list of them.
     """

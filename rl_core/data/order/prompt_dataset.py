@@ -14,12 +14,13 @@ from rl_core.runtime.home import Home
 
 
 class PromptDataset:
-    """Items `{"prompt", "env_class", "env_extras", "uid"}` whose templated prompt has at most `max_prompt_length`
-    tokens; `num_dropped` counts the others.
+    """Items `{"prompt", "env_class", "env_extras", "uid"}` whose templated prompt has at most
+    `max_prompt_length` tokens; `num_dropped` counts the others.
 
-    Args: datasets: files (prepared, or of any format `read_rows` takes), globs, folders, dataset names. num_workers:
-    threads that count tokens. template_kwargs: what the rollout passes to the chat template, so that both see the
-    same prompt. cache_dir: where token counts are kept by content; unset means the local state folder.
+    Args: datasets: files (prepared, or of any format `read_rows` accepts), globs, folders, dataset
+    names. num_workers: threads that count tokens. template_kwargs: the rollout's arguments of the
+    chat template, so that both see the same prompt. cache_dir: folder of token counts by content;
+    unset means the local state folder.
     Raises: DataError when a row has no usable prompt or environment, or nothing is left.
     """
 
@@ -60,7 +61,7 @@ class PromptDataset:
         return self.items[index]
 
     def collate_fn(self, items: list[Item]) -> list[Item]:
-        """A batch is the list of its items: prompts are padded by the rollout, which knows the side."""
+        """Return the items as a list: prompts are padded by the rollout, which knows the side."""
         return list(items)
 
 

@@ -1,4 +1,4 @@
-"""The source a recipe asks for, over prepared items."""
+"""Data source of a recipe, over prepared items."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,10 +19,11 @@ def training_source(
     blend: Mapping[str, float] | None,
     curriculum: CurriculumConfig | None = None,
 ) -> DataSource[dict[str, Any]]:
-    """Batches of all items alike, or with the shares of `blend` by the rows' `data_source`.
+    """Return a source over all items alike, with the shares of `blend` by the rows' `data_source`,
+    or by `curriculum`.
 
-    Or drawn by pass rate, with `curriculum`, in which case `blend` is not given.
-    Args: blend: `data_source` -> weight; rows that name none are `other`. Every source among the rows is named.
+    Args: blend: weight of each `data_source`; rows that name none are `other`. Every source among
+    the rows must be named. curriculum: excludes `blend`.
     """
     if curriculum is not None:
         uids = [str(item["uid"]) for item in items]

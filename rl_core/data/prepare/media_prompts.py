@@ -1,9 +1,10 @@
-"""Preparation of prompts for diffusion models: checked, fitted to the length limit, published under their run hash.
+"""Preparation of prompts for diffusion models: checked, filtered by length, published under their
+run hash.
 
-An item of `train.parquet` or `eval.parquet` is `{"prompt", "metadata", "media_refs", "uid"}`: the text, the row's own
-metadata, its condition image as `{modality, role, uri, sha256}` (the digest only of a local file), and the prompt's id.
-Images are not opened here, but their content is part of the run hash: another picture under the same name is another
-preparation.
+An item of `train.parquet` or `eval.parquet` is `{"prompt", "metadata", "media_refs", "uid"}`: the
+text, the row's own metadata, its condition image as `{modality, role, uri, sha256}` (the digest
+only of a local file), and the prompt's id. Images are not opened here, but their content is part of
+the run hash: another picture under the same name is another preparation.
 """
 
 from __future__ import annotations
@@ -31,45 +32,47 @@ from schemas.receipts import CacheReceipt, SourceFile
 from schemas.recipe import Recipe
 
 CODE_VERSION = "1"
-"""Raised whenever the same inputs would be prepared into other rows."""
+"""Version of this code, raised whenever the same inputs would be prepared into other rows."""
 
 _BATCH = 1024
 
 
 class PromptCounter(Protocol):
-    """Counts a prompt's tokens as the model's own text encoders see it."""
+    """Counter of a prompt's tokens as the model's own text encoders see it."""
 
     @property
     def limit(self) -> int:
-        """The encoders cut off what is beyond this many tokens."""
+        """Number of tokens beyond which the encoders truncate a prompt."""
         ...
 
     def lengths(self, texts: Sequence[str]) -> list[int]:
-        """Tokens of each text, start and end among them."""
+        """Return the tokens of each text, including start and end."""
         ...
 
 
 @dataclass(frozen=True)
 class MediaSettings:
-    """How media prompts are prepared, and where to."""
+    """Settings of the preparation of media prompts."""
 
     recipe: Recipe
     tokenizer_id: str
-    """What stands for the model's tokenizers in the run hash."""
+    """Identity of the model's tokenizers in the run hash."""
     cache_root: Path
     memo_dir: Path
 
 
 def plan_media(files: PromptFiles, settings: MediaSettings) -> CachePlan:
-    """Whether `prepare_media` would hit, and why; loads no tokenizer and writes nothing but digests."""
+    """Predict whether `prepare_media` would be a cache hit, with the reason; loads no tokenizer and
+    writes nothing but digests."""
     return plan_of(_job(files, settings))
 
 
 def prepare_media(files: PromptFiles, settings: MediaSettings, counter: Callable[[], PromptCounter]) -> CacheReceipt:
-    """Published `train.parquet` and `eval.parquet` in `<cache_root>/<name>-<hash12>`, built only when not there.
+    """Publish `train.parquet` and `eval.parquet` in `<cache_root>/<name>-<hash12>`, if they do not
+    exist.
 
     Args: counter: called only on a miss. Raises: DataError when rows are refused or none is left;
-    UnsupportedMediaError, a NotImplementedError, for media that no loader takes; StorageError.
+    UnsupportedMediaError, a NotImplementedError, for media that no loader implements; StorageError.
     """
     return publish_cache(_job(files, settings), lambda work: _Build(settings, counter()).into(work, files))
 
@@ -91,9 +94,10 @@ def _job(files: PromptFiles, settings: MediaSettings) -> Job:
 
 
 def _images_digest(files: PromptFiles, memo_dir: Path) -> str:
-    """Of the content of every local condition image, in the order of the rows; empty when there is none.
+    """Return the digest of the content of all local condition images, in the order of the rows;
+    empty if there is none.
 
-    A row or image that is not as it should be counts for nothing here; the build names it.
+    A bad row or image is skipped here; the build reports it.
     """
     digests: list[str] = []
     for path in (path for split in SPLITS for path in files[split]):
@@ -110,7 +114,8 @@ def _readable(path: Path) -> Iterator[tuple[MediaPrompt, str]]:
 
 
 def _prompts(path: Path) -> Iterator[tuple[MediaPrompt | Exception, str]]:
-    """Each row of a file as a prompt, or what is wrong with it, with its place. Default ids count good rows."""
+    """Yield each row of a file as a prompt, or its error, with its place. Default ids count good
+    rows."""
     bad_lines: list[tuple[Exception, str]] = []
     folder, num_good = path.expanduser().absolute().parent, 0
     for raw in raw_values(path, on_bad_line=lambda number, error: bad_lines.append((error, f"{path}:{number}"))):
@@ -127,7 +132,7 @@ def _prompts(path: Path) -> Iterator[tuple[MediaPrompt | Exception, str]]:
 
 
 class _Build:
-    """One build: what was dropped on the way, and what is held out."""
+    """State of one build: dropped rows, and held-out prompts."""
 
     def __init__(self, settings: MediaSettings, counter: PromptCounter) -> None:
         self.data, self.memo_dir, self.counter = settings.recipe.data, settings.memo_dir, counter
@@ -135,7 +140,8 @@ class _Build:
         self.dropped: Counter[str] = Counter({"too_long": 0, "invalid": 0})
 
     def into(self, work: Path, files: PromptFiles) -> Built:
-        """Write both splits; the held-out one first, which the other may not share a prompt with."""
+        """Write both splits, the held-out one first, since the other must not share a prompt with
+        it."""
         held_out, counts = HeldOut(), {}
         for split in reversed(SPLITS):
             counts[split] = self._split(work / f"{split}.parquet", files[split], held_out, is_eval=split == "eval")

@@ -1,8 +1,8 @@
-"""Preparation of preference pairs: which pairs of which source are trained on, and which are held out.
+"""Preparation of preference pairs: selection of the training and the held-out pairs of each source.
 
-The result holds no pair, only where each lies: `train.parquet` and `eval.parquet` with `uid`, the digest of its source
-and its index there. The published cache of the stage `mpo` itself is what training reads, and only while its content
-is that of the digest.
+The result holds no pairs, only their locations: `train.parquet` and `eval.parquet` with `uid`, the
+digest of the source and the index in it. Training reads the published cache of the stage `mpo`
+itself, and only while its content has that digest.
 """
 
 import hashlib
@@ -27,39 +27,41 @@ from schemas.receipts import CacheReceipt, SourceFile
 from schemas.recipe import Recipe
 
 CODE_VERSION = "1"
-"""Raised whenever the same inputs would be prepared into other pairs."""
+"""Version of this code, raised whenever the same inputs would be prepared into other pairs."""
 
 
 @dataclass(frozen=True)
 class Located:
-    """A source of pairs and where it lies."""
+    """A source of pairs and its path."""
 
     source: PairSource
     path: Path
 
     def describe(self) -> str:
-        """What decides which of its pairs are taken, for the run hash; never where it lies."""
+        """Describe the selection of its pairs, for the run hash, without its path."""
         kept = self.source.model_dump(include={"split", "eval_fraction", "size"}, exclude_none=True)
         return f"{digest_of(self.path)[:HASH_CHARS]} {json.dumps(kept, sort_keys=True)}"
 
 
 def pair_sources(recipe: Recipe, data_dir: Path, *, make: bool = True) -> dict[str, list[Located]]:
-    """The sources of each split, fixtures made on first use. Args: make: False only says where they would be.
+    """Return the sources of each split, with fixtures made on first use.
 
-    Raises: DataError when a path leads nowhere.
+    Args: make: False only returns the paths of fixtures. Raises: DataError when a path does not
+    exist.
     """
     entries = {"train": recipe.data.train, "eval": recipe.data.eval}
     return {split: [_locate(entry, data_dir / "generated", make) for entry in entries[split]] for split in SPLITS}
 
 
 def files_of(sources: Mapping[str, Sequence[Located]]) -> list[Path]:
-    """The files of rows of all sources, each once: what there is to validate."""
+    """Return the row files of all sources, each once, for validation."""
     files = [file for split in SPLITS for one in sources[split] for file in content_files(one.path)]
     return list(dict.fromkeys(file.resolve() for file in files if file.suffix != ".json" or file.name[:5] != "meta_"))
 
 
 def plan_pairs(recipe: Recipe, data_dir: Path, cache_root: Path) -> CachePlan:
-    """Whether `prepare_pairs` would hit, and why; makes and writes nothing but digests."""
+    """Predict whether `prepare_pairs` would be a cache hit, with the reason; makes and writes
+    nothing but digests."""
     sources = pair_sources(recipe, data_dir, make=False)
     absent = [one.path for split in SPLITS for one in sources[split] if not one.path.exists()]
     if absent:
@@ -68,9 +70,11 @@ def plan_pairs(recipe: Recipe, data_dir: Path, cache_root: Path) -> CachePlan:
 
 
 def prepare_pairs(recipe: Recipe, data_dir: Path, cache_root: Path) -> CacheReceipt:
-    """Published `train.parquet` and `eval.parquet` in `<cache_root>/<name>-<hash12>`, built only when not there.
+    """Publish `train.parquet` and `eval.parquet` in `<cache_root>/<name>-<hash12>`, if they do not
+    exist.
 
-    Raises: DataError when rows are refused or none is left; StorageError when nothing can be written.
+    Raises: DataError when rows are refused or none is left; StorageError when nothing can be
+    written.
     """
     sources = pair_sources(recipe, data_dir)
     job = _job(recipe, sources, cache_root, data_dir / "memo")
@@ -132,7 +136,10 @@ def _build(work: Path, sources: Mapping[str, Sequence[Located]], recipe: Recipe)
 def _chosen(
     one: Located, digest: str, recipe: Recipe, dropped: Counter[str], held_out: set[str]
 ) -> Iterator[tuple[int, str, str]]:
-    """Index, question and uid of each pair that a source gives to its split. Args: held_out: questions to leave out."""
+    """Yield index, question and uid of each pair that a source contributes to its split.
+
+    Args: held_out: questions to leave out.
+    """
     bad: list[DataError] = []
     pairs = open_pairs(one.path, digest, lambda _, error: bad.append(error))
     num_taken = 0
@@ -169,7 +176,8 @@ def _check_policy(bad: Sequence[DataError], pairs: Pairs, recipe: Recipe, droppe
 
 
 def _identity(pair: PreferencePair, path: Path) -> tuple[str, str]:
-    """The question with its images, and the pair, as digests that do not depend on where the source lies."""
+    """Return digests of the question with its images, and of the pair, which do not depend on the
+    source's path."""
     asked = [pair.question, *relative_images(pair.images, path)]
     question = json.dumps(asked, ensure_ascii=False)
     whole = json.dumps([*asked, pair.chosen, pair.rejected], ensure_ascii=False)

@@ -1,4 +1,5 @@
-"""From a row to the item that training sees: `{"prompt", "env_class", "env_extras", "uid"}`."""
+"""Conversion of a row to the item that training reads: `{"prompt", "env_class", "env_extras",
+"uid"}`."""
 
 import hashlib
 import json
@@ -18,10 +19,10 @@ Item = dict[str, Any]
 
 
 class ItemMaker:
-    """Turns the rows of one split into items, numbering identical rows.
+    """Converts the rows of one split to items, numbering identical rows.
 
-    A `uid` is a hash of prompt, environment, reward specification and images as written, plus the row's place among
-    identical ones, so it does not change with order, filter, tokenizer or folder.
+    A `uid` is a hash of prompt, environment, reward specification and images as written, plus the
+    row's index among identical ones, so it does not change with order, filter, tokenizer or folder.
     """
 
     def __init__(self, *, env_class_key: str = "env_class", default_env_class: str | None = None) -> None:
@@ -30,8 +31,9 @@ class ItemMaker:
         self._seen: Counter[str] = Counter()
 
     def __call__(self, row: Mapping[str, Any], place: str, file: Path | str = ".") -> Item:
-        """The item of a row. Args: file: what the paths of its images are relative to.
+        """Return the item of a row.
 
+        Args: file: file to which the paths of its images are relative.
         Raises: DataError, naming `place`, when prompt or environment is missing, or an image is.
         """
         extras = dict(row)
@@ -56,7 +58,8 @@ class ItemMaker:
 
 
 def to_json(value: Any, place: str) -> str:
-    """`value` as canonical JSON. Raises: DataError, naming `place`, for what JSON cannot hold, such as bytes."""
+    """Return `value` as canonical JSON. Raises: DataError, naming `place`, for values that JSON
+    cannot hold, such as bytes."""
     try:
         return json.dumps(value, ensure_ascii=False, sort_keys=True, default=_plain)
     except TypeError as error:

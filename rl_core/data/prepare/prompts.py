@@ -1,7 +1,9 @@
-"""Preparation of text prompts: validated, fitted to the length limit, numbered, and published under their run hash.
+"""Preparation of text prompts: validated, filtered by length, numbered, and published under their
+run hash.
 
-The run hash covers everything that decides which rows come out: schema and code version, parameters and the content
-of the inputs; never where they lie or where the result goes. Everything else is `rl_core.data.prepare.job`.
+The run hash covers everything that determines the rows: schema and code version, parameters and the
+content of the inputs; never the paths of inputs or output. Everything else is
+`rl_core.data.prepare.job`.
 """
 
 from collections import Counter
@@ -26,30 +28,30 @@ from schemas.receipts import CacheReceipt, SourceFile
 __all__ = ["CODE_VERSION", "PreparationSettings", "load_prepared", "plan_cache", "prepare_cache"]
 
 CODE_VERSION = "3"
-"""Raised whenever the same inputs would be prepared into other rows."""
+"""Version of this code, raised whenever the same inputs would be prepared into other rows."""
 
 
 @dataclass(frozen=True)
 class PreparationSettings:
-    """How rows are prepared, and where to."""
+    """Settings of the preparation of text prompts."""
 
     name: str
-    """What the prepared folder's name begins with."""
+    """First part of the prepared folder's name."""
     tokenizer_id: str
-    """What stands for the tokenizer in the run hash; it must change when the chat template does."""
+    """Identity of the tokenizer in the run hash; it must change when the chat template does."""
     max_prompt_length: int
     cache_root: Path
     memo_dir: Path
     allowed_env_classes: AllowedEnvClasses
     default_env_class: str | None = None
     policy: Literal["fail", "drop"] = "fail"
-    """As for `validate_files`, like `max_bad_fraction`."""
+    """Policy for bad rows, as in `validate_files`."""
     max_bad_fraction: float = 0.0
     prompt_key: str = "prompt"
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     def hash_parts(self) -> dict[str, str]:
-        """What decides the prepared rows, besides the files."""
+        """Return the settings that determine the prepared rows."""
         return {
             "schema version": SCHEMA_VERSION,
             "code version": CODE_VERSION,
@@ -67,7 +69,8 @@ class PreparationSettings:
 def plan_cache(
     train_paths: Sequence[Path | str], eval_paths: Sequence[Path | str], settings: PreparationSettings
 ) -> CachePlan:
-    """Whether `prepare_cache` with these arguments would hit, and why; loads no tokenizer and writes no rows.
+    """Predict whether `prepare_cache` with these arguments would be a cache hit, with the reason;
+    loads no tokenizer and writes no rows.
 
     Raises: DataError when an input is missing.
     """
@@ -81,12 +84,14 @@ def prepare_cache(
     *,
     tokenizer: Any,
 ) -> CacheReceipt:
-    """Prepared `train.parquet` and `eval.parquet` in `<cache_root>/<name>-<hash12>`, built only when not there.
+    """Publish `train.parquet` and `eval.parquet` in `<cache_root>/<name>-<hash12>`, if they do not
+    exist.
 
-    Args: eval_paths: may be empty. tokenizer: a tokenizer, or a function without arguments that loads it, called only
-    on a miss.
+    Args: eval_paths: may be empty. tokenizer: a tokenizer, or a function without arguments that
+    loads it, called only on a miss.
 
-    Raises: DataError when the policy refuses the rows or none is left; StorageError when nothing can be written.
+    Raises: DataError when the policy refuses the rows or none is left; StorageError when nothing
+    can be written.
     """
     job = _job(train_paths, eval_paths, settings)
     paths: dict[str, Sequence[Path | str]] = {"train": train_paths, "eval": eval_paths}

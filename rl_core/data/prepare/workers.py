@@ -1,7 +1,7 @@
-"""The same function over several jobs, one process each; a cluster takes the place of the processes when there is one.
+"""Execution of one function on several jobs, one process each, or on a cluster instead.
 
-A worker is a fresh interpreter that imports only what its function needs: it inherits no lock, no thread and no open
-file, and the kernel ends it with the process that started it.
+A worker is a fresh interpreter that imports only what its function needs: it inherits no lock, no
+thread and no open file, and the kernel ends it with the process that started it.
 """
 
 import ctypes
@@ -20,11 +20,12 @@ from typing import Any
 from rl_core.errors import WorkerDied
 
 Advance = Callable[[int], None]
-"""Told how many units of work were done since the last call."""
+"""Callback that receives the number of units of work done since the last call."""
 Runner = Callable[[str, Sequence[Any], Advance], list[Any]]
-"""Applies a function, named `pkg.module:function`, to jobs; gives the results in order of the jobs.
+"""Function that applies another function, named `pkg.module:function`, to jobs and returns the
+results in order.
 
-The function takes a job and an `Advance`. Jobs and results can be pickled.
+The applied function takes a job and an `Advance`. Jobs and results must be picklable.
 """
 
 _ROOT = Path(__file__).resolve().parents[3]
@@ -32,26 +33,28 @@ _PR_SET_PDEATHSIG = 1
 
 
 def num_cores() -> int:
-    """Cores this process may use."""
+    """Return the number of cores this process may use."""
     return len(os.sched_getaffinity(0))
 
 
 def run_here(function: str, jobs: Sequence[Any], advance: Advance) -> list[Any]:
-    """One job after the other in this process: for work too small to share."""
+    """Run the jobs one after the other in this process, for work that is too small to
+    distribute."""
     call = named_function(function)
     return [call(job, advance) for job in jobs]
 
 
 def named_function(function: str) -> Callable[[Any, Advance], Any]:
-    """The function named `pkg.module:function`."""
+    """Return the function named `pkg.module:function`."""
     module, _, name = function.partition(":")
     return getattr(importlib.import_module(module), name)
 
 
 def run_in_processes(function: str, jobs: Sequence[Any], advance: Advance) -> list[Any]:
-    """Each job in a process of its own, as many at once as there are cores; a single one runs here.
+    """Run each job in a separate process, as many concurrently as there are cores; a single one
+    runs here.
 
-    Raises: what a job raises; WorkerDied when a worker ends without a word.
+    Raises: the error of a job; WorkerDied when a worker ends without an answer.
     """
     if len(jobs) <= 1:
         return run_here(function, jobs, advance)
@@ -74,7 +77,7 @@ def _run_one(function: str, job: Any, advance: Advance) -> Any:
 
 
 class _Worker:
-    """A process at work on one job, and the thread that listens to it."""
+    """A process that runs one job, and the thread that reads its output."""
 
     def __init__(self, function: str, job: Any, advance: Advance) -> None:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(_ROOT), *filter(None, sys.path)])}
@@ -124,7 +127,7 @@ class _Worker:
 
 
 def _serve(parent: int) -> None:
-    """The worker's side: one job from stdin, progress and outcome to stdout."""
+    """Run the worker's side: read one job from stdin, write progress and result to stdout."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         return

@@ -1,8 +1,9 @@
-"""Zip archives from elsewhere are hostile until shown otherwise.
+"""Safe extraction of untrusted zip archives.
 
-Members that are absolute, climb (`..`), are links or devices, are encrypted, or clash with another when case is folded
-are refused by name; number, total size and compression ratio are bounded. What an archive declares is checked before a
-byte is written, and extraction (`rl_core.data.read.unpack`) never writes more than was declared, on all cores.
+Members that are absolute, lead out of the folder (`..`), are links or devices, are encrypted, or
+clash with another when case is folded are refused by name; number, total size and compression ratio
+are bounded. The sizes that an archive declares are checked before a byte is written, and extraction
+(`rl_core.data.read.unpack`), which uses all cores, never writes more than declared.
 """
 
 import re
@@ -22,30 +23,32 @@ from rl_core.errors import DataError
 from schemas.section import Section
 
 RATIO_FROM_BYTES = 2**20
-"""Smaller members may compress as well as they like."""
+"""Size from which a member's compression ratio is checked."""
 MAX_NAME_BYTES = 255
 _CONTROL = re.compile(r"[\x00-\x1f]")
 
 Parts = tuple[str, ...]
 """Folders and name of a member."""
 Place = Callable[[Parts], str | None]
-"""Where below the target folder a member goes; None leaves it out."""
+"""Function that returns the path of a member below the target folder; None leaves it out."""
 
 
 class ArchiveLimits(Section):
     """Bounds against zip bombs; exceeding one refuses the archive."""
 
     max_members: int = Field(default=10_000_000, ge=1)
-    """Files in one archive."""
+    """Maximum number of files in one archive."""
     max_total_bytes: int = Field(default=2**40, ge=1)
-    """Unpacked size of one archive."""
+    """Largest unpacked size of one archive in bytes."""
     max_ratio: float = Field(default=200.0, ge=1)
-    """Unpacked to packed size, of the archive and of each member beyond a megabyte."""
+    """Largest ratio of unpacked to packed size, of the archive and of each member beyond a
+    megabyte."""
 
 
 @contextmanager
 def open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
-    """An archive to read from. Raises: DataError naming it when it is damaged or uses what is not supported."""
+    """Open an archive for reading. Raises: DataError naming it when it is damaged or uses an
+    unsupported feature."""
     if not path.is_file():
         raise DataError(f"{path}: no such archive")
     try:
@@ -58,9 +61,10 @@ def open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
 
 
 def list_members(path: Path, limits: ArchiveLimits, place: Place) -> list[Member]:
-    """The files of an archive and their places, in the archive's order.
+    """Return the files of an archive and their target paths, in the archive's order.
 
-    Raises: DataError naming archive, member and reason for anything hostile; nothing was written then.
+    Raises: DataError naming archive, member and reason for anything hostile, before anything is
+    written.
     """
     with open_archive(path) as archive:
         infos = [info for info in archive.infolist() if not info.is_dir()]
@@ -79,7 +83,7 @@ def list_members(path: Path, limits: ArchiveLimits, place: Place) -> list[Member
 
 
 def folder_members(folder: Path, files: Sequence[Path], place: Place) -> list[Member]:
-    """The same for files that lie unpacked below `folder`."""
+    """Return the same for files that lie unpacked below `folder`."""
     named = [(path, place(path.relative_to(folder).parts)) for path in files]
     return [
         Member(path.relative_to(folder).as_posix(), target, path.stat().st_size)
@@ -89,7 +93,10 @@ def folder_members(folder: Path, files: Sequence[Path], place: Place) -> list[Me
 
 
 def refuse_clashes(members: Sequence[Member], where: str) -> None:
-    """Raises: DataError when two members end up in one place, on a disk that folds case too."""
+    """Refuse members with the same target path, also on a disk that folds case.
+
+    Raises: DataError naming them.
+    """
     taken: dict[str, Member] = {}
     folders: dict[str, Member] = {}
     for member in members:
@@ -119,8 +126,8 @@ def extract(
 ) -> Extracted:
     """Unpack `members` below `folder`, in `num_workers` shares.
 
-    Args: path: the archive, or the folder in which the members lie unpacked. advance: is told the number of files
-    unpacked. Raises: DataError for a damaged archive; OSError.
+    Args: path: the archive, or the folder with the unpacked members. advance: receives the number
+    of files unpacked. Raises: DataError for a damaged archive; OSError.
     """
     for parent in sorted({member.target.rpartition("/")[0] for member in members}):
         (folder / parent).mkdir(parents=True, exist_ok=True)
@@ -132,7 +139,8 @@ def extract(
 
 
 def _shares(members: Sequence[Member], num_shares: int) -> list[list[Member]]:
-    """Neighbouring members, about the same number of bytes each; a file costs about as much as 16 KiB beside them."""
+    """Split members into shares of adjacent ones with similar numbers of bytes; each file adds a
+    cost of 16 KiB."""
     costs = [member.num_bytes + 16384 for member in members]
     bound, shares, spent = sum(costs) / max(1, num_shares), [[]], 0
     for member, cost in zip(members, costs, strict=True):
@@ -163,7 +171,10 @@ def _refuse_bombs(path: Path, infos: Sequence[zipfile.ZipInfo], limits: ArchiveL
 
 
 def _checked_parts(path: Path, info: zipfile.ZipInfo) -> Parts:
-    """Raises: DataError unless it is an ordinary file below the archive's root."""
+    """Return the path of a member.
+
+    Raises: DataError unless it is an ordinary file below the archive's root.
+    """
     name = info.filename.replace("\\", "/")
     parts = tuple(part for part in name.split("/") if part not in ("", "."))
     kind = stat.S_IFMT(info.external_attr >> 16)

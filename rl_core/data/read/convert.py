@@ -1,12 +1,13 @@
-"""One kind of row into another, where the meaning allows: SkyRL prompt rows, UniRL media prompts, response rows.
+"""Conversion between kinds of rows: SkyRL prompt rows, UniRL media prompts, response rows.
 
-prompt -> response: `input` is the prompt, the other columns stay. response -> prompt: the other way round; where there
-is no `reward_spec`, `expected_answer` is the ground truth. prompt -> media: one user message becomes the text, all
-other columns `metadata`. media -> prompt: the text becomes a user message, `metadata` columns again. Between media and
-response rows it goes by way of a prompt row.
+prompt -> response: `input` is the prompt, the other columns stay. response -> prompt: the inverse;
+without a `reward_spec`, `expected_answer` is the ground truth. prompt -> media: one user message
+becomes the text, all other columns `metadata`. media -> prompt: the text becomes a user message,
+`metadata` becomes columns again. Conversions between media and response rows go through a prompt
+row.
 
-A prompt row that goes there and back is the same row. What a target cannot hold (a conversation in a media prompt) is
-refused by row.
+A prompt row that is converted there and back is the same row. Rows that the target cannot hold (a
+conversation in a media prompt) are refused one by one.
 """
 
 import json
@@ -33,10 +34,10 @@ _MEDIA_FIELDS = ("prompt_id", "media_refs", "media")
 def convert_file(
     source: str | Path, target: Path, to: SchemaName, *, env_class: str | None = None, prompt_key: str = "prompt"
 ) -> int:
-    """Write the rows of `source` as rows of kind `to`. Returns: how many.
+    """Write the rows of `source` as rows of kind `to`.
 
-    Args: target: `.jsonl`, `.json`, or `.parquet` where every column has one type. env_class: environment of prompt
-    rows that name none.
+    Returns: number of rows. Args: target: `.jsonl`, `.json`, or `.parquet` if every column has one
+    type. env_class: environment of prompt rows that do not name one.
     Raises: DataError naming the first row that cannot be converted; `target` is then untouched.
     """
     rows = _converted(source, to, env_class, prompt_key)
@@ -58,7 +59,7 @@ def convert_file(
 
 
 def convert_row(row: Mapping[str, Any], kind: SchemaName, to: SchemaName, place: str, env_class: str | None) -> Row:
-    """One row as a row of another kind. Raises: DataError naming `place`."""
+    """Convert one row to another kind. Raises: DataError naming `place`."""
     if kind is to:
         return dict(row)
     prompt_row = _TO_PROMPT[kind](row, place)
@@ -132,7 +133,8 @@ def _prompt_to_response(row: Row, place: str) -> Row:
 
 
 def _complete(row: Row, place: str, env_class: str | None) -> Row:
-    """A prompt row with environment and reward specification, from what a response row has if need be."""
+    """Complete a prompt row with environment and reward specification, from a response row's
+    columns if necessary."""
     if get(row, "env_class") is None:
         if env_class is None:
             raise DataError(f"{place} field env_class: missing; name the environment of these rows with --env-class")

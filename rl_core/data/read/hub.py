@@ -1,7 +1,8 @@
-"""The files of a Hugging Face dataset's split, at one commit, in the hub's own cache.
+"""Files of a Hugging Face dataset's split, at one commit, in the hub's own cache.
 
-`datasets` knows which files make up a split (its configs, patterns and README entries); the rows are read by this
-project's readers. A format they do not read (CSV, Arrow, compressed JSON) is written out once as Parquet.
+`datasets` finds the files of a split (by configs, patterns and README entries); the rows are read
+by this project's readers. A format that they do not support (CSV, Arrow, compressed JSON) is
+converted once to Parquet.
 """
 
 import re
@@ -19,10 +20,11 @@ _SHARD = re.compile(r"-(\d+)-of-(\d+)")
 
 
 def split_files(name: HubName, *, download: bool = True) -> list[Path]:
-    """The local files of a split, fetched at the commit its revision names now.
+    """Return the local files of a split, fetched at the commit that its revision names now.
 
-    Args: download: False uses what is in the cache alone, as does the environment's `HF_HUB_OFFLINE`.
-    Raises: DataError when the dataset, config or split is unknown, or not here and may not be fetched.
+    Args: download: False uses only the cache, as does the environment's `HF_HUB_OFFLINE`.
+    Raises: DataError when the dataset, config or split is unknown, or not cached and may not be
+    fetched.
     """
     from huggingface_hub.constants import is_offline_mode
 
@@ -37,7 +39,8 @@ def split_files(name: HubName, *, download: bool = True) -> list[Path]:
 
 
 def _cached(name: HubName) -> list[Path]:
-    """The split's files in the cached snapshot. Raises: DataError when shards are missing."""
+    """Return the split's files in the cached snapshot. Raises: DataError when shards are
+    missing."""
     from huggingface_hub import snapshot_download
 
     folder = snapshot_download(name.repo, repo_type="dataset", revision=name.revision, local_files_only=True)
@@ -63,7 +66,7 @@ def _fetched(name: HubName) -> list[Path]:
 
 
 def _files_of_split(place: str, name: HubName, commit: str | None) -> list[str]:
-    """What `datasets` counts as the split's files, at a hub repository or in a folder."""
+    """Return the split's files according to `datasets`, in a hub repository or a folder."""
     import datasets
 
     builder: Any = datasets.load_dataset_builder(place, name=name.config, revision=commit)
@@ -74,7 +77,8 @@ def _files_of_split(place: str, name: HubName, commit: str | None) -> list[str]:
 
 
 def _as_parquet(name: HubName, files: list[Path]) -> Path:
-    """The split in Parquet, converted once per commit by the loader that `datasets` has for its format."""
+    """Convert the split to Parquet, once per commit, with the loader that `datasets` has for its
+    format."""
     import datasets
 
     commit = next((part for part in files[0].parts if re.fullmatch(r"[0-9a-f]{40}", part)), "local")
@@ -94,7 +98,7 @@ def _as_parquet(name: HubName, files: list[Path]) -> Path:
 
 @contextmanager
 def _explained(name: HubName) -> Iterator[None]:
-    """What the hub's libraries raise, as one message that names the dataset."""
+    """Convert errors of the hub's libraries to one message that names the dataset."""
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     try:

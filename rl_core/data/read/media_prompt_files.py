@@ -1,4 +1,4 @@
-"""The prompt files that a recipe of the domain `diffusion` names, by split."""
+"""Prompt files of a recipe of the domain `diffusion`, by split."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ PromptFiles: TypeAlias = Mapping[str, list[Path]]
 
 
 def prompt_files(recipe: Recipe, data_dir: Path) -> PromptFiles:
-    """The files behind the entries; prompts are made and datasets fetched on first use, then kept as they are.
+    """Return the files of the recipe's entries; prompts are generated and datasets fetched on first
+    use, then reused.
 
-    Raises: DataError when an entry leads nowhere, or has no rows of its split.
+    Raises: DataError when an entry does not exist, or has no rows of its split.
     """
     return {
         split: [file for entry in entries for file in _files(entry, split, data_dir)] for split, entries in _of(recipe)
@@ -27,7 +28,8 @@ def prompt_files(recipe: Recipe, data_dir: Path) -> PromptFiles:
 
 
 def planned_prompt_files(recipe: Recipe, data_dir: Path) -> tuple[PromptFiles, str]:
-    """The same files without making or fetching any, and what would have to be done first (empty: nothing)."""
+    """Return the same files without generating or fetching any, and a description of that work
+    (empty if there is none)."""
     files: dict[str, list[Path]] = {}
     first = ""
     for split, entries in _of(recipe):

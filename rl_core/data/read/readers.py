@@ -38,8 +38,10 @@ def read_rows(
 
     Numbers count from 1 within each file and are line numbers in `.txt` and `.jsonl`.
 
-    Args: prompt_key: the column that becomes `prompt`. on_bad_line: takes unreadable rows, which otherwise raise.
-    Raises: DataError for a missing, empty or unreadable file, or an extension that is not listed above.
+    Args: prompt_key: the column that becomes `prompt`. on_bad_line: receives unreadable rows, which
+    otherwise raise.
+    Raises: DataError for a missing, empty or unreadable file, or an extension that is not listed
+    above.
     """
     from rl_core.data.read.sources import data_files
 
@@ -51,7 +53,8 @@ def read_rows(
 def raw_values(
     path: Path | str, *, prompt_key: str = "prompt", on_bad_line: OnBadLine | None = None
 ) -> Iterator[RawValue]:
-    """The rows of one file as written, strings still strings. Args and errors as `read_rows`."""
+    """Yield the rows of one file as written, strings still strings. Args and errors as in
+    `read_rows`."""
     file = check_file(path)
     num_rows = 0
     for raw in READERS[file.suffix.lower()](file, prompt_key, on_bad_line or _raise):
@@ -62,7 +65,8 @@ def raw_values(
 
 
 def check_file(path: Path | str) -> Path:
-    """The path of a data file that a reader takes. Raises: DataError when there is none, or of another extension."""
+    """Return the path of a data file that a reader supports. Raises: DataError when it does not
+    exist or has another extension."""
     file = Path(path).expanduser()
     if file.suffix.lower() not in READERS:
         expected = f"expected one of {', '.join(READERS)}, or the name of a Hugging Face dataset"
@@ -73,7 +77,7 @@ def check_file(path: Path | str) -> Path:
 
 
 def normalise(value: str | dict[str, Any], prompt_key: str = "prompt") -> dict[str, Any]:
-    """A raw value as a prompt row."""
+    """Convert a raw value to a prompt row."""
     if isinstance(value, str):
         return {"prompt": _user_message(value)}
     row = dict(value)

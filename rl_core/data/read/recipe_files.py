@@ -1,4 +1,4 @@
-"""From a recipe's data entries to files."""
+"""Files of a recipe's data entries."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +17,8 @@ from schemas.recipe import Domain, Recipe
 
 
 def resolve_sources(entries: Sequence[str | dict[str, Any]], data_dir: Path) -> list[Path]:
-    """The files behind entries; problems are generated and datasets fetched on first use, then kept as they are."""
+    """Return the files of the entries; problems are generated and datasets fetched on first use,
+    then reused."""
     files: list[Path] = []
     for entry in entries:
         if _is_task(entry):
@@ -30,7 +31,8 @@ def resolve_sources(entries: Sequence[str | dict[str, Any]], data_dir: Path) -> 
 
 
 def planned_sources(entries: Sequence[str | dict[str, Any]], data_dir: Path) -> tuple[list[Path], str]:
-    """The same files without making or fetching any, and what would have to be done first (empty: nothing)."""
+    """Return the same files without generating or fetching any, and a description of that work
+    (empty if there is none)."""
     files: list[Path] = []
     first = ""
     for entry in entries:
@@ -50,7 +52,7 @@ def planned_sources(entries: Sequence[str | dict[str, Any]], data_dir: Path) -> 
 
 
 def check_settings(recipe: Recipe) -> CheckSettings:
-    """The contract a recipe's rows are held to."""
+    """Return the settings with which a recipe's rows are checked."""
     if recipe.domain is Domain.PREFERENCE:
         return CheckSettings({}, schema=SchemaName.PREFERENCE, pairs_alone=True)
     if recipe.draws:
@@ -60,7 +62,7 @@ def check_settings(recipe: Recipe) -> CheckSettings:
 
 
 def validation_settings(recipe: Recipe) -> dict[str, Any]:
-    """What validation and preparation must agree on."""
+    """Return the settings that validation and preparation must share."""
     return {
         "allowed_env_classes": accepted_ground_truths() | _own_environments(recipe),
         "default_env_class": recipe.data.default_env_class,
@@ -78,13 +80,13 @@ def _is_pictures(entry: str | dict[str, Any]) -> TypeGuard[dict[str, Any]]:
 
 
 def _own_environments(recipe: Recipe) -> dict[str, frozenset[str]]:
-    """Environments outside the project, which the recipe names by import path."""
+    """Return the environments outside the project, which the recipe names by import path."""
     named = {env_id: options for env_id, options in recipe.environments.items() if ":" in env_id or "target" in options}
     return {env_id: kinds_of(spec(env_id, options).load()) for env_id, options in named.items()}
 
 
 def preparation_settings(recipe: Recipe, home: Home, tokenizer_id: str) -> PreparationSettings:
-    """What a recipe asks of `prepare_cache` and `plan_cache`."""
+    """Return a recipe's settings for `prepare_cache` and `plan_cache`."""
     return PreparationSettings(
         name=recipe.name,
         tokenizer_id=tokenizer_id,

@@ -1,8 +1,9 @@
-"""From what a person writes to files: a path, a glob, a folder, or the name of a Hugging Face dataset.
+"""Resolution of data sources to files: a path, a glob, a folder, or the name of a Hugging Face
+dataset.
 
-`name`, `org/name`, `org/name/config`, each with `@revision` and `:split` behind it. The split is `train` unless said,
-the revision is resolved to a commit, and the files of that split are read by this project's own readers, so that no
-value is retyped on the way.
+Dataset names are `name`, `org/name` or `org/name/config`, optionally followed by `@revision` and
+`:split`. The default split is `train`, the revision is resolved to a commit, and the files of that
+split are read by this project's own readers, so that no value changes its type on the way.
 """
 
 import glob
@@ -21,7 +22,7 @@ _NAME = re.compile(
 
 
 class DatasetNotHere(DataError):
-    """A dataset that is not on this machine and may not be fetched."""
+    """Error of a dataset that is not on this machine and may not be fetched."""
 
 
 class SourceSpec(Section):
@@ -32,7 +33,7 @@ class SourceSpec(Section):
     config: str | None = None
     """Configuration of the dataset."""
     split: str | None = None
-    """Split of the dataset; `train` unless said."""
+    """Split of the dataset; `train` by default."""
     revision: str | None = None
     """Branch, tag or commit of the dataset."""
 
@@ -48,7 +49,8 @@ class HubName:
 
     @classmethod
     def parse(cls, text: str) -> "HubName":
-        """Read `repo[/config][@revision][:split]`. Raises: DataError when it is no such name."""
+        """Parse `repo[/config][@revision][:split]`. Raises: DataError when it is not such a
+        name."""
         match = _NAME.fullmatch(text)
         if match is None:
             raise DataError(f"{text}: neither a file nor a dataset name; write repo[/config][@revision][:split]")
@@ -60,11 +62,11 @@ class HubName:
 
 
 def data_files(source: str | Path | dict[str, Any], *, download: bool = True) -> list[Path]:
-    """The files of a source, in order.
+    """Return the files of a source, in order.
 
-    Args: source: as the module says, or the fields of a `SourceSpec`.
-    download: whether a dataset that is not on this machine may be fetched.
-    Raises: DataError when there is nothing, naming what was looked for.
+    Args: source: a source as described above, or the fields of a `SourceSpec`. download: allow
+    fetching a dataset that is not on this machine.
+    Raises: DataError when nothing is found, naming what was looked for.
     """
     if isinstance(source, dict):
         spec = SourceSpec(**source)

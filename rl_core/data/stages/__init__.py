@@ -1,4 +1,5 @@
-"""Preparation stages, one file each: what goes in and how it is built. `rl_core.data.prepare.job` does the rest.
+"""Preparation stages, one file each, with their inputs and build steps. `rl_core.data.prepare.job`
+does the rest.
 
 | stage       | from                                                | to |
 |-------------|-----------------------------------------------------|----|

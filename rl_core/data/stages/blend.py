@@ -1,8 +1,9 @@
-"""A blend: which datasets make up a training set, and how much of each.
+"""A blend: the datasets of a training set, and the weight of each.
 
-`{"datasets": [{name, path, weight, split, subset, text_field}]}` is split into train and val by a hash of the prompt;
-`{"train": {"datasets": [...]}, "val": {"datasets": [...]}}` says itself what is held out. A weight is a number of
-passes: 2 takes every row twice, 0.5 every second one by a hash of its content.
+`{"datasets": [{name, path, weight, split, subset, text_field}]}` is split into train and val by a
+hash of the prompt; `{"train": {"datasets": [...]}, "val": {"datasets": [...]}}` names the held-out
+datasets itself. A weight is a number of passes: 2 takes every row twice, 0.5 every second one by a
+hash of its content.
 """
 
 import json
@@ -22,25 +23,26 @@ _VALIDATION_NAMES = ("val", "validation", "valid", "eval", "test")
 
 
 class Split(StrEnum):
-    """What rows are for."""
+    """Purpose of rows."""
 
     TRAIN = "train"
-    """Trained on."""
+    """Rows to train on."""
     VAL = "val"
-    """Held out."""
+    """Held-out rows."""
 
 
 class BlendEntry(PluginConfig):
     """One dataset of a blend."""
 
     name: str
-    """What it is called in counts and messages."""
+    """Name of the dataset in counts and messages."""
     path: str
-    """A file, glob or folder, relative to the blend file, or a dataset name (`owner/name`, `hf://owner/name`)."""
+    """A file, glob or folder, relative to the blend file, or a dataset name (`owner/name`,
+    `hf://owner/name`)."""
     weight: float = Field(default=1.0, ge=0)
     """Passes over the rows."""
     split: str | None = None
-    """Split of a dataset name; in a folder, files whose name begins with it."""
+    """Split of a dataset name; in a folder, prefix of the files' names."""
     subset: str | None = None
     """Config of a dataset name."""
     revision: str | None = None
@@ -51,14 +53,15 @@ class BlendEntry(PluginConfig):
 
 @dataclass(frozen=True)
 class Part:
-    """An entry and what its rows are for; None lets the prompt's hash decide."""
+    """An entry and the purpose of its rows; None decides by the prompt's hash."""
 
     entry: BlendEntry
     split: Split | None
 
 
 def read_blend(path: Path) -> list[Part]:
-    """The parts of a blend file, held-out ones first. Raises: DataError naming entry and key."""
+    """Read the parts of a blend file, held-out ones first. Raises: DataError naming entry and
+    key."""
     try:
         document = json.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
@@ -77,7 +80,7 @@ def read_blend(path: Path) -> list[Part]:
 
 
 def entry_files(entry: BlendEntry, folder: Path, *, download: bool) -> list[Path]:
-    """The files of an entry, in order. Raises: DataError when there are none."""
+    """Return the files of an entry, in order. Raises: DataError when there are none."""
     text = entry.path.removeprefix("hf://datasets/").removeprefix("hf://")
     local = next((path for path in (folder / text, Path(text).expanduser()) if path.exists()), None)
     if entry.path.startswith("hf://") or (local is None and not Path(text).suffix and "*" not in text):

@@ -1,4 +1,4 @@
-"""Content identity of many input files at once: one memo, all cores."""
+"""Content digests of many input files at once: one memo, all cores."""
 
 import hashlib
 import json
@@ -21,9 +21,10 @@ _KEY = ("num_bytes", "mtime_ns", "ctime_ns")
 def fingerprint_all(
     files: Mapping[str, Path], memo_dir: Path, advance: Callable[[int], None] = lambda _count: None
 ) -> dict[str, SourceFile]:
-    """Size, time and sha256 of every file, by label. Files whose size and times are unchanged are not read again.
+    """Return size, time and sha256 of every file, by label. Files whose size and times are
+    unchanged are not read again.
 
-    Args: advance: is told the number of files done. Raises: DataError when a file is missing.
+    Args: advance: receives the number of files done. Raises: DataError when a file is missing.
     """
     paths = {label: path.resolve() for label, path in files.items()}
     memo = memo_dir / f"inputs-{hashlib.sha256(''.join(map(str, paths.values())).encode()).hexdigest()[:16]}.json"

@@ -1,7 +1,8 @@
-"""`mpo`: the public MMPR preference data as one cache, `MMPR-v1.2/`.
+"""The stage `mpo`: the public MMPR preference data as one cache, `MMPR-v1.2/`.
 
-Raw: a meta file (subset -> root, annotation, length), annotations and images, each as zip archives or folders. The
-upstream meta holds absolute paths of another machine; here every path is relative to the cache.
+Raw inputs: a meta file (root, annotation and length of each subset), annotations and images, each
+as zip archives or folders. The upstream meta has absolute paths of another machine; here every path
+is relative to the cache.
 """
 
 import json
@@ -29,7 +30,7 @@ _ENTRY_KEYS = ("root", "annotation", "length")
 
 
 class MPOConfig(StageConfig):
-    """Settings of `mpo`."""
+    """Settings of the stage `mpo`."""
 
     dataset_name: str = "mmpr_public"
     meta_file: str = "meta.json"
@@ -37,14 +38,15 @@ class MPOConfig(StageConfig):
     archive: ArchiveLimits = Field(default_factory=ArchiveLimits)
     """Bounds on each archive."""
     check_images: ImageCheck = ImageCheck.STRUCTURE
-    """How closely each image is looked at."""
+    """Check of each image."""
     preview_rows: int = Field(default=2, ge=0)
-    """Rows of each subset in the preview."""
+    """Number of rows of each subset in the preview."""
 
 
 @stages.register("mpo")
 class MPO(Stage[MPOConfig]):
-    """MMPR: meta, annotations and images; any layout that the meta's entries can be found in."""
+    """MMPR: meta, annotations and images, in any layout in which the meta's entries can be
+    found."""
 
     Config = MPOConfig
     code_version = "1"
@@ -153,7 +155,7 @@ class MPO(Stage[MPOConfig]):
         return meta
 
     def _unpack_images(self, work: Path, context: Context) -> Extracted:
-        """Images of every archive and folder, below `MMPR/images/`."""
+        """Unpack the images of every archive and folder to `MMPR/images/`."""
         parts = [(path, members) for path, members in self._image_sources() if members]
         refuse_clashes([member for _, members in parts for member in members], str(self.input_dir))
         advance = context.advance("unpack images", sum(len(members) for _, members in parts))
@@ -186,9 +188,10 @@ class MPO(Stage[MPOConfig]):
 
 
 def cache_root_of(root: str, where: str = "root") -> str:
-    """A subset's image folder inside the cache: what follows the last `images` of the upstream path.
+    """Return a subset's image folder inside the cache: the part after the last `images` of the
+    upstream path.
 
-    Raises: DataError when it climbs.
+    Raises: DataError when it leads out of the cache.
     """
     parts = [part for part in PurePosixPath(str(root).replace("\\", "/")).parts if part not in ("/", ".")]
     if ".." in parts:
@@ -203,7 +206,8 @@ def _below(path: str, root: str) -> bool:
 
 
 def _place(parts: Parts) -> str | None:
-    """`[…/]images/<rest>` goes to `MMPR/images/<rest>`; an archive without such a folder goes there as a whole."""
+    """Map `[…/]images/<rest>` to `MMPR/images/<rest>`; an archive without such a folder is placed
+    there as a whole."""
     if parts[0] == "__MACOSX" or parts[-1].startswith(".") or parts[-1].lower().endswith((".json", ".jsonl")):
         return None
     below = parts[parts.index("images") + 1 :] if "images" in parts[:-1] else parts

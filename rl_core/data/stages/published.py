@@ -1,4 +1,4 @@
-"""The files of a published result that hold the rows of a split."""
+"""Files of a published result that hold the rows of a split."""
 
 import json
 from pathlib import Path
@@ -11,11 +11,12 @@ _EVAL_NAMES = {"prompts.jsonl": "eval_prompts.jsonl"}
 
 
 def split_files(path: Path, split: str) -> list[Path]:
-    """What an artifact's path stands for in a recipe's `data.train` or `data.eval`.
+    """Return the files that an artifact's path refers to in a recipe's `data.train` or `data.eval`.
 
-    Args: path: a text manifest, a diffusion prompt file, a vision cache, or the meta of an `mpo` cache, whose pairs
-    the recipe's own blocks divide into splits. split: `train` or `eval`.
-    Raises: DataError when the artifact has no rows of that split, or is not read by `data` at all.
+    Args: path: a text manifest, a diffusion prompt file, a vision cache, or the meta of an `mpo`
+    cache, whose pairs the recipe's own blocks divide into splits. split: `train` or `eval`.
+    Raises: DataError when the artifact has no rows of that split, or cannot be used in `data` at
+    all.
     """
     if path.name == META:
         return [path]

@@ -1,6 +1,6 @@
-"""Running a stage: its settings from YAML, its raw files, a plan, and the result.
+"""Running of a stage: its settings from YAML, its raw files, a plan, and the result.
 
-The command line, the flow and a plain call from Python all go through here.
+The command line, the flow and direct calls from Python all use this module.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ from schemas.receipts import PrepReceipt, SourceFile
 
 @dataclass(frozen=True)
 class StagePlan:
-    """What preparing a stage would do, and why."""
+    """Prediction of what preparing a stage would do, with the reason."""
 
     output: Path
     artifact: str
@@ -33,13 +33,13 @@ class StagePlan:
     hit: bool
     explanation: str
     run_hash: str | None = None
-    """None while the raw files are not there."""
+    """Run hash; None while raw files are missing."""
     sources: list[SourceFile] = field(default_factory=list)
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 def stage_names() -> list[str]:
-    """Settings that ship with the project, one file per stage."""
+    """Return the names of the settings that ship with the project, one file per stage."""
     return sorted(path.stem for path in (DEPLOYMENTS / "prep").glob("*.yaml"))
 
 
@@ -50,7 +50,8 @@ def load_stage(
     input_dir: Path | str | None = None,
     output_dir: Path | str | None = None,
 ) -> Stage[Any]:
-    """A stage with its settings: the shipped file or a path, folders and dotted assignments on top.
+    """Load a stage with its settings: the shipped file or a path, with folders and dotted
+    assignments on top.
 
     Raises: RecipeError naming file, key, value and the known keys.
     """
@@ -72,7 +73,8 @@ def load_stage(
 
 
 def plan_stage(stage: Stage[Any], home: Home | None = None) -> StagePlan:
-    """Whether `prepare_stage` would be a hit, and why; fetches and writes nothing but digests of the inputs."""
+    """Predict whether `prepare_stage` would be a hit, with the reason; fetches and writes nothing
+    but digests of the inputs."""
     place = (stage.output, stage.artifact, stage.artifact_path)
     settings = stage.config.model_dump(mode="json")
     if missing := stage.missing():
@@ -93,10 +95,12 @@ def prepare_stage(
     note: Note | None = None,
     home: Home | None = None,
 ) -> PrepReceipt:
-    """The published cache of a stage: found when nothing changed, else fetched and built.
+    """Publish the cache of a stage: reuse it if nothing changed, else fetch the inputs and build
+    it.
 
-    Args: force: build again even when nothing changed. note: is told what is being fetched or waited for.
-    Raises: DataError, StorageError; the receipt beside the output says so too.
+    Args: force: build again even if nothing changed. note: receives a message about what is being
+    fetched or waited for.
+    Raises: DataError, StorageError; the receipt next to the output records the error too.
     """
     context = context or Context()
     raw = ensure_raw_dir(stage.input_dir, stage.config.source_uri, stage.required, env_name=stage.env_name, note=note)

@@ -1,8 +1,8 @@
-"""`text`: a blend of response rows as train and val JSONL, for text RL.
+"""The stage `text`: a blend of response rows as train and val JSONL, for text RL.
 
-Whatever a row came with is kept. Placeholder rows are resolved against their tables. Whether a row is held out depends
-on its prompt alone, so that equal prompts never lie on both sides. Every input file becomes one shard per split, and
-the manifest lists every shard.
+All columns of a row are kept. Placeholder rows are resolved against their tables. Only the prompt
+decides if a row is held out, so that equal prompts never end up on both sides. Every input file
+becomes one shard per split, and the manifest lists every shard.
 """
 
 from collections import defaultdict
@@ -26,21 +26,22 @@ MANIFEST, PREVIEW = "manifest.json", "preview.jsonl"
 
 
 class TextConfig(StageConfig):
-    """Settings of `text`."""
+    """Settings of the stage `text`."""
 
     dataset_name: str = "text_rl_blend"
     blend: str = "data_blend_raw.json"
     """The blend file, relative to `input_dir`."""
     val_fraction: float = Field(default=0.01, ge=0, lt=1)
-    """Share of prompts held out, where the blend does not say itself what is."""
+    """Share of prompts that is held out, if the blend does not name held-out datasets."""
     seed: int = 0
-    """Another seed holds out other prompts."""
+    """Seed of the split; another seed holds out other prompts."""
     placeholder_tables: dict[str, TableConfig] = Field(default_factory=dict)
-    """Table name, as the rows' `dataset` has it -> where it lies."""
+    """Location of each placeholder table by its name in the rows' `dataset`."""
     max_unresolved_fraction: float = Field(default=0.0, ge=0, le=1)
-    """More placeholder rows than this share that lead nowhere end the preparation."""
+    """Largest share of placeholder rows that cannot be resolved; beyond it the preparation
+    fails."""
     preview_rows: int = Field(default=2, ge=0)
-    """Rows of each input file in the preview."""
+    """Number of rows of each input file in the preview."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class _Input:
 
 @stages.register("text")
 class Text(Stage[TextConfig]):
-    """A blend file, and the datasets and tables it names."""
+    """A blend file, and the datasets and tables that it names."""
 
     Config = TextConfig
     code_version = "1"
@@ -122,7 +123,7 @@ class Text(Stage[TextConfig]):
 
     @cached_property
     def _tables(self) -> dict[str, list[Path]]:
-        """Files of the tables that some row points at; the others are not fetched."""
+        """Files of the tables that some row refers to; others are not fetched."""
         return {
             name: self.config.placeholder_tables[name].files(self._blend.parent, download=True)
             for name in sorted(self._pointers)
@@ -131,7 +132,7 @@ class Text(Stage[TextConfig]):
 
     @cached_property
     def _pointers(self) -> dict[str, set[int]]:
-        """Table -> rows that placeholders name."""
+        """Rows that placeholders name, by table."""
         wanted: dict[str, set[int]] = defaultdict(set)
         for one in self._inputs:
             for name, number in placeholder_rows(one.file):

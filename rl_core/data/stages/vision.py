@@ -1,7 +1,7 @@
-"""`vision`: MMPR-Tiny as a cache for vision RL.
+"""The stage `vision`: MMPR-Tiny as a cache for vision RL.
 
-`images.zip` goes to `MMPR-Tiny/images/`, `mmpr_tiny.parquet` is copied as it is, and every row is judged by the
-function that training reads it with (`rl_core.data.order.vision_dataset`).
+`images.zip` is unpacked to `MMPR-Tiny/images/`, `mmpr_tiny.parquet` is copied unchanged, and every
+row is checked by the function that training reads it with (`rl_core.data.order.vision_dataset`).
 """
 
 import shutil
@@ -31,15 +31,15 @@ ARCHIVE = "images.zip"
 
 
 class VisionConfig(StageConfig):
-    """Settings of `vision`."""
+    """Settings of the stage `vision`."""
 
     dataset_name: str = "mmpr_tiny"
     archive: ArchiveLimits = Field(default_factory=ArchiveLimits)
     """Bounds on `images.zip`."""
     check_images: ImageCheck = ImageCheck.STRUCTURE
-    """How closely each image is looked at."""
+    """Check of each image."""
     preview_rows: int = Field(default=20, ge=0)
-    """Good rows in the preview."""
+    """Number of good rows in the preview."""
 
 
 @stages.register("vision")
@@ -93,7 +93,8 @@ def _shown(row: VisionRow) -> dict[str, object]:
 
 
 def _place(parts: Parts) -> str | None:
-    """`[…/]images/<rest>` goes to `MMPR-Tiny/images/<rest>`, an archive without such a folder there as a whole."""
+    """Map `[…/]images/<rest>` to `MMPR-Tiny/images/<rest>`; an archive without such a folder is
+    placed there as a whole."""
     if parts[0] == "__MACOSX" or parts[-1].startswith("."):
         return None
     below = parts[parts.index("images") + 1 :] if "images" in parts[:-1] else parts

@@ -1,4 +1,5 @@
-"""Whether what a model was made from is still what it was: source files, prepared rows, exported weights."""
+"""Verification of the inputs and outputs of a model: source files, prepared rows, exported
+weights."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,22 +13,22 @@ from schemas.receipts import CacheReceipt, SourceFile
 
 
 class Condition(StrEnum):
-    """What became of a recorded thing."""
+    """State of a recorded file or folder."""
 
     SAME = "same"
     """It has the digest that was recorded."""
     CHANGED = "changed"
-    """It has another one."""
+    """It has another digest."""
     MISSING = "missing"
-    """It is not there (any more)."""
+    """It does not exist (any more)."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """One recorded thing, and what became of it."""
+    """State of one recorded file or folder."""
 
     what: str
-    """`source`, `cache` or `weights`."""
+    """Kind of thing that was checked: `source`, `cache` or `weights`."""
     path: str
     condition: Condition
     detail: str = ""
@@ -37,7 +38,7 @@ class Check:
 
 
 def check_sources(sources: Sequence[SourceFile]) -> Iterator[Check]:
-    """Every source file's digest, computed anew."""
+    """Yield the state of every source file, with digests computed anew."""
     for source in sources:
         path = Path(source.path)
         if not path.is_file():
@@ -49,7 +50,7 @@ def check_sources(sources: Sequence[SourceFile]) -> Iterator[Check]:
 
 
 def check_cache(cache: CacheReceipt) -> Check:
-    """The prepared rows, every file's digest computed anew."""
+    """Return the state of the prepared rows, with every file's digest computed anew."""
     sentinel = parse_sentinel(cache.path)
     if sentinel is None:
         return Check("cache", cache.path, Condition.MISSING, "no complete preparation is there")
@@ -60,7 +61,10 @@ def check_cache(cache: CacheReceipt) -> Check:
 
 
 def check_weights(folder: str, recorded: str) -> Check:
-    """The exported weights. Args: recorded: what `weights_digest` gave at registration."""
+    """Return the state of the exported weights.
+
+    Args: recorded: result of `weights_digest` at registration.
+    """
     if not Path(folder).is_dir():
         return Check("weights", folder, Condition.MISSING)
     found = weights_digest(folder)

@@ -1,8 +1,9 @@
-"""One builder at a time: a lock beside an output folder.
+"""A lock next to an output folder that allows one builder at a time.
 
-The lock is the operating system's (`flock`), so it ends with its owner, however that ended, and no clock decides
-about it. The file says who holds it (pid, host, start, heartbeat) for those who wait. The heartbeat is a counter, which
-a waiter times by its own monotonic clock: a clock that jumps changes nothing.
+The lock is the operating system's (`flock`), so it ends with its owner, however that ended, and
+does not depend on clocks. The file names the holder (pid, host, start, heartbeat) for those who
+wait. The heartbeat is a counter, which a waiter times by its own monotonic clock, so that clock
+changes have no effect.
 """
 
 import fcntl
@@ -31,7 +32,8 @@ _held: set[int] = set()
 
 
 def _forget_in_child() -> None:
-    """A forked child must not keep its parent's lock alive: it closes its copies of the descriptors."""
+    """Close a forked child's copies of the descriptors, so that it does not keep its parent's lock
+    alive."""
     while _held:
         with suppress(OSError):
             os.close(_held.pop())
@@ -42,7 +44,7 @@ os.register_at_fork(after_in_child=_forget_in_child)
 
 @dataclass(frozen=True)
 class Owner:
-    """Who holds a lock, or held it last."""
+    """Present or last holder of a lock."""
 
     pid: int
     host: str
@@ -55,7 +57,7 @@ class Owner:
 
 
 def read_owner(path: Path) -> Owner | None:
-    """What the lock file says, or None while nobody has written it."""
+    """Read the holder from the lock file, or return None if nobody has written it."""
     try:
         return Owner(**json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
@@ -63,15 +65,16 @@ def read_owner(path: Path) -> Owner | None:
 
 
 class OutputLock:
-    """Hold the lock at `path` for a `with` block; waits for whoever has it.
+    """Hold the lock at `path` for a `with` block, after waiting for its holder.
 
-    Args: note: is told whom this waits for. Raises: StorageError when the lock file cannot be written.
+    Args: note: receives a message about whom this waits for. Raises: StorageError when the lock
+    file cannot be written.
     """
 
     def __init__(self, path: Path, note: Note | None = None) -> None:
         self.path = path
         self.left_by: Owner | None = None
-        """The former owner, when it ended without releasing the lock."""
+        """Former holder that ended without releasing the lock."""
         self._note = note or (lambda _text: None)
         self._stop = threading.Event()
         self._descriptor = -1
@@ -109,7 +112,7 @@ class OutputLock:
         self._close()
 
     def _wait(self) -> None:
-        """Take the lock, and say every few seconds whom this waits for."""
+        """Take the lock, and report every few seconds whom this waits for."""
         seen, seen_at, report_at = None, time.monotonic(), time.monotonic() + POLL_S
         while True:
             try:

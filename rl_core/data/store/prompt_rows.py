@@ -1,6 +1,7 @@
-"""The file format of prepared rows: Parquet with `row` (one JSON string), `uid` and `num_tokens`.
+"""File format of prepared rows: Parquet with `row` (one JSON string), `uid` and `num_tokens`.
 
-A row is a string so that Arrow cannot retype what is in it: a ground truth of `"5"` and one of `5` stay different.
+A row is a string so that Arrow cannot change its types: a ground truth of `"5"` and one of `5` stay
+different.
 """
 
 import json
@@ -43,7 +44,7 @@ class PreparedWriter:
 
 
 def is_prepared(path: Path | str) -> bool:
-    """Whether a file holds prepared rows, judged by its columns."""
+    """Return True if a file holds prepared rows, judged by its columns."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -73,5 +74,6 @@ def iter_prepared(path: Path | str) -> Iterator[Item]:
 
 
 def load_prepared(path: Path | str) -> list[Item]:
-    """All items of a prepared file: `{"prompt", "env_class", "env_extras", "uid"}`. Raises: DataError."""
+    """Return all items of a prepared file: `{"prompt", "env_class", "env_extras", "uid"}`. Raises:
+    DataError."""
     return list(iter_prepared(path))
