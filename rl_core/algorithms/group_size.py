@@ -1,4 +1,5 @@
-"""Who learns from a comparison with siblings, the rows of the same prompt, and whether a recipe gives it any."""
+"""Check that rows have siblings (rows of the same prompt), for algorithms that compare with
+them."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from schemas.recipe import Domain, Recipe
 from schemas.unified import Compared
 
 WITHOUT_SIBLINGS = "reinforce_plus_plus"
-"""An algorithm for tokens that one sample of a prompt is enough for."""
+"""Token algorithm that works with one sample per prompt."""
 
 
 @dataclass(frozen=True)
@@ -19,16 +20,16 @@ class LearningTrack:
     """A sequence of actions that a recipe trains."""
 
     prefix: str
-    """Of its metrics; empty where a recipe has one track."""
+    """Prefix of the track's metrics; empty in recipes with one track."""
     algorithm: StageAlgorithm
     group_size: int
-    """Rows that its advantages are taken among."""
+    """Number of rows in a group of its advantages."""
     size_key: str
-    """What of the recipe sets the group's size."""
+    """Recipe key that sets the group's size."""
 
 
 def learning_tracks(recipe: Recipe) -> list[LearningTrack]:
-    """What a recipe trains; one track but where something is both written and drawn."""
+    """Return the tracks that a recipe trains: one, except in domains that both write and draw."""
     own = _algorithm(recipe)
     samples, key = recipe.rows_per_prompt, "rollout.samples_per_prompt"
     stages = recipe.tracks or recipe.unified
@@ -45,7 +46,11 @@ def learning_tracks(recipe: Recipe) -> list[LearningTrack]:
 
 
 def check_siblings(recipe: Recipe) -> None:
-    """Raises: RecipeError where rows would be compared with siblings that they do not have: all advantages are 0."""
+    """Refuse a recipe whose rows would be compared with siblings that they do not have: all
+    advantages would be 0.
+
+    Raises: RecipeError naming the key that sets the group's size.
+    """
     if recipe.domain is Domain.PREFERENCE:
         return
     for track in learning_tracks(recipe):

@@ -1,9 +1,10 @@
-"""The one algorithm behind all presets that weigh actions by an advantage.
+"""The algorithm behind all presets that weigh actions by an advantage.
 
 loss = agg( w l(rho, A) + kl.coef KL(policy, reference) - entropy_coef H )
 
-l is the `loss` block's, A the `advantage` block's, w the `correction` block's (1 without). A group whose rewards are
-all equal has advantage 0 and adds no policy gradient; it still counts in the denominators.
+l is the `loss` block's, A the `advantage` block's, w the `correction` block's (1 without it). A
+group whose rewards are all equal has advantage 0 and adds no policy gradient; it still counts in
+the denominators.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Extras:
-    """The optional inputs of `loss`, [B, T] each."""
+    """Optional inputs of `loss`, [B, T] each."""
 
     rollout_log_probs_BT: Tensor | None = None
     ref_kl_BT: Tensor | None = None
@@ -44,7 +45,7 @@ class PolicyGradient(StageAlgorithm):
     """An advantage, a policy loss, and optionally a KL, a correction and an entropy bonus."""
 
     class Config(PolicyGradientConfig):
-        """No preset."""
+        """Settings without a preset."""
 
     config: PolicyGradientConfig
     # Of most policy losses; an instance takes it from its own.
@@ -80,7 +81,8 @@ class PolicyGradient(StageAlgorithm):
     def advantages(
         self, rewards_B: Tensor, group_ids_B: Tensor, mask_BT: Tensor, **measured: Unpack[RowMeasures]
     ) -> tuple[Tensor, dict[str, Metric]]:
-        """[B, T] by the configured estimator, and its metrics; with `kl_in_reward` also `kl_reward`, per action."""
+        """Return [B, T] by the configured estimator, and its metrics; with `kl_in_reward` also
+        `kl_reward`, per action."""
         inputs, metrics = self._inputs(rewards_B, group_ids_B, mask_BT, measured)
         advantages_BT, counted = self.estimator(inputs)
         return advantages_BT, counted | metrics
@@ -88,7 +90,8 @@ class PolicyGradient(StageAlgorithm):
     def returns(
         self, rewards_B: Tensor, group_ids_B: Tensor, mask_BT: Tensor, **measured: Unpack[RowMeasures]
     ) -> Tensor:
-        """What the critic is trained on, [B, T]. Raises: ValueError when the advantage has no critic."""
+        """Return the targets of the critic, [B, T]. Raises: ValueError when the advantage has no
+        critic."""
         inputs, _ = self._inputs(rewards_B, group_ids_B, mask_BT, measured)
         return self.estimator.returns(inputs)
 
@@ -103,10 +106,12 @@ class PolicyGradient(StageAlgorithm):
         denominators: Denominators,
         **measured: Unpack[ActionMeasures],
     ) -> tuple[Tensor, dict[str, Metric]]:
-        """The share of these rows in the step's loss, and its metrics; see `StageAlgorithm.loss`.
+        """Return the share of these rows in the step's loss, and its metrics; see
+        `StageAlgorithm.loss`.
 
-        Metrics: loss, policy_loss (sums of shares); ratio_mean, approx_kl, what the policy loss logs, and where their
-        input is given kl_ref, entropy and the correction's (means over actions); ratio_max, kl_coef.
+        Metrics: loss, policy_loss (sums of shares); ratio_mean, approx_kl, the metrics of the
+        policy loss, and, if their input is given, kl_ref, entropy and the correction's (means over
+        actions); ratio_max, kl_coef.
         """
         extras = Extras(**_stated_only(measured))
         self._check(log_probs_BT, old_log_probs_BT, advantages_BT, mask_BT, ref_log_probs_BT, entropy_BT, extras)
@@ -142,7 +147,8 @@ class PolicyGradient(StageAlgorithm):
         return total, metrics
 
     def observe(self, metrics: Mapping[str, float], num_rows: int) -> None:
-        """Adapt the KL's coefficient to `kl_ref` (or `kl_reward`); not at all after a step without a trained row.
+        """Adapt the KL's coefficient to `kl_ref` (or `kl_reward`); skip steps without a trained
+        row.
 
         Raises: ValueError when neither was measured.
         """
@@ -155,7 +161,7 @@ class PolicyGradient(StageAlgorithm):
             self.kl.update(metrics[name], num_rows)
 
     def state_dict(self) -> dict[str, float]:
-        """`kl_coef`, where it adapts."""
+        """Return `kl_coef`, if it adapts."""
         return self.kl.state_dict()
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:

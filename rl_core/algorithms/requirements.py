@@ -1,4 +1,4 @@
-"""What several domains ask of a recipe for the same reason, checked before anything is started."""
+"""Requirements on a recipe that several domains share, checked before anything is started."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from schemas.recipe import Recipe
 def check_multi_update(
     algorithm: StageAlgorithm, num_updates_per_batch: int, num_epochs: int, name: str | None = None
 ) -> None:
-    """Raises: RecipeError where an algorithm that assumes the policy of the rollout would update it more than once.
+    """Refuse several updates per rollout with an algorithm that assumes the policy of the rollout.
 
-    Args: name: what the message calls the algorithm; its class's name when unset.
+    Args: name: name of the algorithm in the message; its class's name when unset. Raises:
+    RecipeError.
     """
     if algorithm.supports_multi_update:
         return
@@ -25,7 +26,10 @@ def check_multi_update(
 
 
 def check_average(algorithm: StageAlgorithm, recipe: Recipe) -> None:
-    """Raises: RecipeError where an algorithm samples with a moving average that the recipe does not keep."""
+    """Refuse an algorithm that samples with a moving average that the recipe does not keep.
+
+    Raises: RecipeError.
+    """
     if algorithm.rolls_out_average and (recipe.ema is None or not recipe.ema.rollout):
         raise RecipeError(
             f"algorithm {named(recipe)} samples with the moving average: set ema_lora: {{rollout: true}}, or ema_full: "
@@ -34,7 +38,10 @@ def check_average(algorithm: StageAlgorithm, recipe: Recipe) -> None:
 
 
 def check_correction(algorithm: StageAlgorithm, recipe: Recipe) -> None:
-    """Raises: RecipeError where samples of older weights would be trained as if they were of the present ones."""
+    """Refuse recipes that would train samples of older weights as if they were of the current ones.
+
+    Raises: RecipeError.
+    """
     if recipe.rollout.steps_ahead and not algorithm.needs_rollout_log_probs:
         raise RecipeError(
             f"rollout.steps_ahead: 1 trains on samples of older weights, which algorithm {named(recipe)} does not "
@@ -43,7 +50,10 @@ def check_correction(algorithm: StageAlgorithm, recipe: Recipe) -> None:
 
 
 def check_whole_and_unpacked(recipe: Recipe, what: str) -> None:
-    """Raises: RecipeError where the placement cuts or packs a model of a kind (`what`) that takes neither."""
+    """Refuse placements that split or pack a kind of model (`what`) that supports neither.
+
+    Raises: RecipeError.
+    """
     placed = recipe.placement
     for name, value, fitting in (
         ("tp_size", placed.tp_size, 1),
@@ -59,5 +69,5 @@ def check_whole_and_unpacked(recipe: Recipe, what: str) -> None:
 
 
 def named(recipe: Recipe) -> str | None:
-    """The algorithm as the recipe calls it."""
+    """Return the algorithm's name in the recipe."""
     return recipe.algorithm.get("name") or recipe.algorithm.get("target")

@@ -1,4 +1,4 @@
-"""What the trainer of denoising steps can serve of an algorithm, checked before anything is started."""
+"""Check that the trainer of denoising steps supports an algorithm, before anything is started."""
 
 from __future__ import annotations
 
@@ -12,11 +12,15 @@ from rl_core.sde import action_steps
 from schemas.recipe import Recipe
 
 SPLITS = (Aggregation.TOKEN_MEAN, Aggregation.TOKEN_SUM)
-"""Aggregations that give the same for a row and for its portions."""
+"""Aggregations that give the same result for a row and for its parts."""
 
 
 def check_serves_steps(algorithm: StageAlgorithm, recipe: Recipe) -> None:
-    """Raises: RecipeError where the algorithm needs what a rollout of denoising steps, or the recipe, does not give."""
+    """Refuse algorithms that need inputs that a rollout of denoising steps, or the recipe, does not
+    provide.
+
+    Raises: RecipeError.
+    """
     name = named(recipe)
     if not isinstance(algorithm, FlowPolicyGradient | DiffusionNft):
         raise RecipeError(

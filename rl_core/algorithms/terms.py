@@ -19,32 +19,36 @@ if TYPE_CHECKING:
 
 LOG_RATIO_LIMIT = 20.0
 K3_LIMIT = 10.0
-"""Of one action's k3: unbounded, e^-d lets a single token that the reference finds e^20 times likelier own a step."""
+"""Bound of one action's k3, whose e^-d would otherwise let a single token that the reference finds
+e^20 times likelier dominate a step."""
 
 
 class KlKind(StrEnum):
-    """An estimate of KL(policy, reference) from one sample, d = log_prob - ref_log_prob (joschu.net/blog/kl-approx)."""
+    """Estimate of KL(policy, reference) from one sample, d = log_prob - ref_log_prob
+    (joschu.net/blog/kl-approx)."""
 
     K1 = "k1"
-    """d: unbiased, high variance, can be negative; as a loss its expected gradient is zero (use straight-through)."""
+    """d: unbiased, high variance, can be negative; as a loss its expected gradient is zero (use
+    straight-through)."""
     ABS = "abs"
     """|d|."""
     K2 = "k2"
     """d^2 / 2: biased as a value, unbiased gradient."""
     K3 = "k3"
-    """min(e^-d + d - 1, 10): never negative, low variance, unbiased but for the bound, beyond which
-    (d under -2.6 or over 11) it has no gradient."""
+    """min(e^-d + d - 1, 10): never negative, low variance, unbiased except for the bound, beyond
+    which (d under -2.6 or over 11) it has no gradient."""
     EXACT = "exact"
-    """Stated by the policy itself, where it can: between Gaussian denoising steps there is a closed form."""
+    """Exact value from the policy itself, if it can compute one: between Gaussian denoising steps
+    there is a closed form."""
 
 
 class Aggregation(StrEnum):
-    """How per-action losses become one number; all counts are those of the whole optimiser step."""
+    """Aggregation of per-action losses; all counts are those of the whole optimizer step."""
 
     TOKEN_MEAN = "token-mean"
-    """Every action weighs the same (DAPO): sum / actions."""
+    """Every action has the same weight (DAPO): sum / actions."""
     TOKEN_SUM = "token-sum"
-    """The sum over all actions."""
+    """Sum over all actions."""
     SEQ_MEAN_TOKEN_SUM = "seq-mean-token-sum"
     """Sum within a row, mean over rows."""
     SEQ_MEAN_TOKEN_SUM_NORM = "seq-mean-token-sum-norm"
@@ -55,24 +59,26 @@ class Aggregation(StrEnum):
 
 @dataclass(frozen=True)
 class Denominators:
-    """The counts losses are divided by: those of ALL rows of one optimiser step, over micro-batches and ranks."""
+    """Denominators of losses: counts of ALL rows of one optimizer step, over micro-batches and
+    ranks."""
 
     num_tokens: float
-    """Actions with mask 1."""
+    """Number of actions with mask 1."""
     num_sequences: float
-    """Rows with at least one such action."""
+    """Number of rows with at least one such action."""
     max_length: int
-    """The constant length of `seq-mean-token-sum-norm`; the same for every part."""
+    """Constant length of `seq-mean-token-sum-norm`; the same for every part."""
 
     @classmethod
     def from_mask(cls, mask_BT: Tensor, max_length: int | None = None) -> Denominators:
-        """The counts of these rows; `max_length` defaults to T."""
+        """Return the counts of these rows; `max_length` defaults to T."""
         counts_B = (mask_BT != 0).sum(dim=1)
         return cls(float(counts_B.sum()), float((counts_B > 0).sum()), max_length or mask_BT.shape[1])
 
     @classmethod
     def merge(cls, parts: Iterable[Denominators]) -> Denominators:
-        """The counts of all parts together. Raises: ValueError when their `max_length` differs."""
+        """Return the counts of all parts together. Raises: ValueError when their `max_length`
+        differs."""
         parts = list(parts)
         lengths = {part.max_length for part in parts}
         if len(lengths) != 1:
@@ -82,17 +88,18 @@ class Denominators:
 
 
 def ratio(log_probs_BT: Tensor, old_log_probs_BT: Tensor) -> Tensor:
-    """exp(log_prob - old_log_prob), [B, T]. Beyond +-20 the ratio is constant and has no gradient."""
+    """Return exp(log_prob - old_log_prob), [B, T]. Beyond +-20 the ratio is constant and has no
+    gradient."""
     return (log_probs_BT - old_log_probs_BT).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
 
 
 def clipped_surrogate(
     ratio_BT: Tensor, advantages_BT: Tensor, clip_low: float, clip_high: float, dual_clip: float | None = None
 ) -> Tensor:
-    """The PPO loss per action, max(-A r, -A clip(r, 1 - clip_low, 1 + clip_high)).
+    """Return the PPO loss per action, max(-A r, -A clip(r, 1 - clip_low, 1 + clip_high)).
 
-    PPO (arXiv 1707.06347 eq. 7), DAPO with `clip_high > clip_low` (arXiv 2503.14476 eq. 10). `dual_clip` c > 1 bounds
-    the loss of actions with A < 0 by -A c (arXiv 1912.09729 eq. 5).
+    PPO (arXiv 1707.06347 eq. 7), DAPO with `clip_high > clip_low` (arXiv 2503.14476 eq. 10).
+    `dual_clip` c > 1 bounds the loss of actions with A < 0 by -A c (arXiv 1912.09729 eq. 5).
 
     Returns: [B, T], with gradient through `ratio_BT`.
     """
@@ -107,10 +114,12 @@ def clipped_surrogate(
 def kl_penalty(
     log_probs_BT: Tensor, ref_log_probs_BT: Tensor, kind: KlKind = KlKind.K3, straight_through: bool = False
 ) -> Tensor:
-    """The KL estimate per action, [B, T]; `straight_through` keeps its value and takes the gradient of k2.
+    """Return the KL estimate per action, [B, T]; `straight_through` keeps its value and takes the
+    gradient of k2.
 
-    k3 is bounded as verl bounds it, wherever it is used; TRL leaves it unbounded. The gradient of k2 is
-    d itself, so that with `straight_through` an action beyond the bound is still drawn back to the reference.
+    k3 is bounded as in verl, wherever it is used; TRL leaves it unbounded. The gradient of k2 is d
+    itself, so that with `straight_through` an action beyond the bound is still pulled back to the
+    reference.
 
     Raises: ValueError for `exact`, which no log-probability can give.
     """
@@ -133,9 +142,10 @@ def kl_penalty(
 
 
 def aggregate(loss_BT: Tensor, mask_BT: Tensor, mode: Aggregation, denominators: Denominators) -> Tensor:
-    """This part's share of the step's loss, a scalar: the shares of all micro-batches and ranks ADD UP to the loss.
+    """Return this part's share of the step's loss, a scalar: the shares of all micro-batches and
+    ranks ADD UP to the loss.
 
-    A row must lie within one part. What stands at mask 0, NaN included, has no influence.
+    A row must be within one part. Values at mask 0, NaN included, have no influence.
     """
     masked_BT = loss_BT.masked_fill(mask_BT == 0, 0.0)
     # Counts are whole numbers: the floor of 1 only acts on a step without any action, whose loss is 0.
@@ -153,7 +163,8 @@ def aggregate(loss_BT: Tensor, mask_BT: Tensor, mode: Aggregation, denominators:
 
 
 def masked_mean(values: Tensor, mask: Tensor, dim: int | None = None) -> Tensor:
-    """The mean where mask is not 0, over everything or over `dim`; 0 where nothing is counted."""
+    """Return the mean where mask is not 0, over everything or over `dim`; 0 where nothing is
+    counted."""
     kept = mask != 0
     masked = values.masked_fill(~kept, 0.0)
     if dim is None:
@@ -162,7 +173,8 @@ def masked_mean(values: Tensor, mask: Tensor, dim: int | None = None) -> Tensor:
 
 
 def entropy_from_logits(logits_BTV: Tensor) -> Tensor:
-    """The entropy of softmax(logits) in nats, [B, T], in float32 or better; logits of -inf count as probability 0."""
+    """Return the entropy of softmax(logits) in nats, [B, T], in float32 or better; logits of -inf
+    count as probability 0."""
     log_probs_BTV = at_least_float32(logits_BTV).log_softmax(dim=-1)
     finite_BTV = log_probs_BTV.masked_fill(log_probs_BTV == float("-inf"), 0.0)
     return -(log_probs_BTV.exp() * finite_BTV).sum(dim=-1)

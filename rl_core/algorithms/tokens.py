@@ -1,4 +1,4 @@
-"""What the trainers of tokens can serve of an algorithm, checked before anything is started."""
+"""Check that the trainers of tokens support an algorithm, before anything is started."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ from schemas.recipe import Domain, Recipe
 
 
 def check_serves_tokens(algorithm: StageAlgorithm, recipe: Recipe) -> None:
-    """Raises: RecipeError where the algorithm needs what a rollout of tokens, or this recipe, does not give."""
+    """Refuse algorithms that need inputs that a rollout of tokens, or this recipe, does not
+    provide.
+
+    Raises: RecipeError.
+    """
     name = named(recipe)
     if isinstance(algorithm, Preference):
         raise RecipeError(f"algorithm {name} learns from pairs of answers: set domain: preference, or use grpo")

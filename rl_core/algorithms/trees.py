@@ -1,4 +1,4 @@
-"""What the trainers of two tracks can serve of an algorithm, checked before anything is started."""
+"""Check that the trainers of two tracks support an algorithm, before anything is started."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from schemas.recipe import Recipe
 
 
 def check_serves_tracks(algorithm: StageAlgorithm, recipe: Recipe) -> None:
-    """Raises: RecipeError where the algorithm of the track `text` needs what a tree of rewrites does not give."""
+    """Refuse algorithms of the track `text` that need inputs that a tree of rewrites does not
+    provide.
+
+    Raises: RecipeError.
+    """
     for needed, what in (
         (algorithm.needs_critic, "a critic"),
         (algorithm.needs_greedy_baseline, "a greedy reply that is rewarded"),

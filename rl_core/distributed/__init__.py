@@ -1,6 +1,7 @@
-"""Placing work on devices: the only importer of ray. See README.md beside this file.
+"""Placement of work on devices, in the only package that imports ray. See README.md in this folder.
 
-Names are resolved on first use: a command that only needs a cluster (`rl_core.distributed.cluster`) imports no torch.
+Names are resolved on first use: a command that only needs a cluster (`rl_core.distributed.cluster`)
+imports no torch.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,5 @@
-"""`with placement(pool): x = remote(Cls, ...)`: siblings share one process per device and see each other as objects."""
+"""Placement blocks, `with placement(pool): x = remote(Cls, ...)`: siblings share one process per
+device and see each other as objects."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ _open_block: ContextVar[Block | None] = ContextVar("placement_block", default=No
 
 
 class Block:
-    """A share of a pool's devices, the processes on it, and the blocks within it."""
+    """A share of a pool's devices, the processes on it, and the blocks inside it."""
 
     def __init__(
         self,
@@ -50,11 +51,12 @@ class Block:
 
     @property
     def world_size(self) -> int:
-        """Ranks of each of the block's components."""
+        """Number of ranks of each of the block's components."""
         return len(self.devices)
 
     def group(self) -> WorkerGroup:
-        """The processes for the next component: the siblings' own, or fresh ones when `shared_workers` is off."""
+        """Return the processes for the next component: the siblings' own, or new ones if
+        `shared_workers` is off."""
         if self.shared_workers and self.groups:
             return self.groups[0]
         pool = self.pool
@@ -72,12 +74,12 @@ class Block:
         return group
 
     def pids(self) -> list[int]:
-        """Process ids of all workers, those of inner blocks too."""
+        """Return the process ids of all workers, including those of inner blocks."""
         pids = [pid for group in self.groups for pid in group.pids()]
         return pids + [pid for block in self._inner for pid in block.pids()]
 
     def close(self) -> None:
-        """End the worker processes, those of inner blocks too, and free the devices."""
+        """Stop the worker processes, including those of inner blocks, and free the devices."""
         if self._closed:
             return
         self._closed = True
@@ -103,13 +105,14 @@ def placement(
 ) -> Iterator[Block]:
     """Open a block on a share of the pool's devices; `remote` inside it builds components there.
 
-    A block opened within another one of the same pool takes its share of that block's devices. Blocks side by side take
-    disjoint devices. The workers outlive the `with`; `Block.close` ends them.
+    A block opened inside another one of the same pool takes its share of that block's devices.
+    Adjacent blocks take disjoint devices. The workers outlive the `with`; `Block.close` stops them.
 
-    Args: fraction: share of the devices, a whole number of them. shared_workers: siblings share a process per device
-    and get each other as plain objects; otherwise each `remote` starts its own processes. topology: sizes of the
-    parallel dimensions over the block's ranks; unset is data-parallel. beside: a block whose devices this one has too,
-    with further processes on each (`workers_per_device`), instead of a share of those that are free.
+    Args: fraction: share of the devices, a whole number of them. shared_workers: siblings share a
+    process per device and get each other as plain objects; otherwise each `remote` starts its own
+    processes. topology: sizes of the parallel dimensions over the block's ranks; unset is
+    data-parallel. beside: a block whose devices this one also uses, with further processes on each
+    (`workers_per_device`), instead of a share of the free ones.
 
     Raises: RecipeError when fraction, free devices or topology do not fit.
     """
@@ -129,9 +132,10 @@ def placement(
 def remote(factory: Callable[..., Any], *args: Any, **kwargs: Any) -> Remote:
     """Build a component on every rank of the current block.
 
-    Args: factory: a class, or a classmethod of it that makes an instance (`remote(Cls.from_recipe, ...)`). Handles
-    among the arguments, also within lists, tuples and dicts, become the siblings themselves where they share the
-    process; the handle of a component elsewhere stays a handle, whose methods the worker may call.
+    Args: factory: a class, or a classmethod of it that makes an instance (`remote(Cls.from_recipe,
+    ...)`). Handles among the arguments, also within lists, tuples and dicts, become the siblings
+    themselves if they share the process; the handle of a component elsewhere stays a handle, whose
+    methods the worker may call.
     """
     cls = factory if isinstance(factory, type) else getattr(factory, "__self__", None)
     if not (isinstance(cls, type) and (factory is cls or inspect.ismethod(factory))):

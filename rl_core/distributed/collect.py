@@ -1,4 +1,4 @@
-"""One answer out of those of several ranks, never silently that of rank 0."""
+"""Collection of the answers of several ranks into one, never silently that of rank 0."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from rl_core.data_proto.merge import META_TOLERANCE
 from rl_core.ranks.dispatch import NUM_PADDING_ROWS, CallSpec, Collect
 
 METRICS = "metrics"
-"""Key of `meta_info` under which a DataProto carries Metrics by name; joined answers have them reduced."""
+"""Key of `meta_info` with a DataProto's Metrics by name; joined answers have them reduced."""
 
 
 def collect(spec: CallSpec, answers: Sequence[Any]) -> Any:
-    """What the caller gets; batches are joined by `refs.DataProtoRef`. Args: answers: in shard order.
+    """Return the caller's result; batches are joined by `refs.DataProtoRef`.
 
-    Raises: TypeError when the answers are not what `spec` says.
+    Args: answers: in shard order. Raises: TypeError when the answers are not what `spec` says.
     """
     if spec.collect is Collect.RANK_ZERO:
         if is_metrics(answers[0]):
@@ -28,13 +28,14 @@ def collect(spec: CallSpec, answers: Sequence[Any]) -> Any:
 
 
 def is_metrics(answer: Any) -> bool:
-    """Whether an answer is a metric or a non-empty mapping of metrics."""
+    """Return True if an answer is a metric or a non-empty mapping of metrics."""
     values = list(answer.values()) if isinstance(answer, Mapping) else [answer]
     return bool(values) and all(isinstance(value, Metric) for value in values)
 
 
 def reduce_metrics(answers: Sequence[Any]) -> Any:
-    """Metrics, mappings of metrics, or objects of a class with a `merge` classmethod, as one. Raises: TypeError."""
+    """Reduce metrics, mappings of metrics, or objects of a class with a `merge` classmethod to one.
+    Raises: TypeError."""
     first = answers[0]
     if isinstance(first, Metric):
         return merge(answers)
@@ -50,9 +51,11 @@ def reduce_metrics(answers: Sequence[Any]) -> Any:
 
 
 def real_rows(lengths: Sequence[int], num_rows: int | None) -> int:
-    """Rows of the joined answer that do not stem from copies, where each shard was answered with `lengths` rows.
+    """Return the rows of the joined answer that do not stem from copies, given the `lengths` of the
+    shards' answers.
 
-    Raises: DataProtoError when copies cannot be told from rows, as shards were not answered with a multiple of rows.
+    Raises: DataProtoError when copies cannot be told from rows, as shards were not answered with a
+    multiple of rows.
     """
     total = sum(lengths)
     if num_rows is None or num_rows % len(lengths) == 0:
@@ -67,7 +70,8 @@ def real_rows(lengths: Sequence[int], num_rows: int | None) -> int:
 
 
 def join_meta(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The metadata of all answers: `metrics` reduced, all else equal. Raises: DataProtoError where it differs."""
+    """Join the metadata of all answers: `metrics` are reduced, all else must be equal. Raises:
+    DataProtoError where it differs."""
     joined: dict[str, Any] = {}
     for rank, part in enumerate(parts):
         for key, value in part.items():

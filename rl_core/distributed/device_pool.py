@@ -1,4 +1,4 @@
-"""The devices of a run, on Ray placement groups, and which of them are taken."""
+"""The devices of a run, on Ray placement groups, and the allocation of them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Any
 from rl_core.errors import RecipeError
 
 START_TIMEOUT_S = 300.0
-"""How long others may take to free the devices asked for; a cluster that has too few in all is refused at once."""
+"""Seconds to wait for others to free the requested devices; a cluster that has too few in total is
+refused at once."""
 
 
 class Devices:
-    """A set of devices; shares of it are taken and given back, disjoint while both are held."""
+    """A set of devices; shares of it are taken and returned, and are disjoint while held."""
 
     def __init__(self, numbers: tuple[int, ...]) -> None:
         self.numbers = numbers
@@ -26,7 +27,8 @@ class Devices:
         return len(self._free) == len(self.numbers)
 
     def take(self, fraction: float) -> Devices:
-        """A share of all devices, the first free ones. Raises: RecipeError when it is no whole number, or not free."""
+        """Take a share of all devices, the first free ones. Raises: RecipeError when it is not a
+        whole number, or not free."""
         wanted = whole_devices(fraction, len(self.numbers))
         if wanted > len(self._free):
             raise RecipeError(
@@ -37,12 +39,13 @@ class Devices:
         return Devices(tuple(taken))
 
     def give_back(self, share: Devices) -> None:
-        """End a `take`."""
+        """Return a share that `take` gave."""
         self._free = sorted({*self._free, *share.numbers})
 
 
 def whole_devices(fraction: float, num_devices: int) -> int:
-    """`fraction` of the devices. Raises: RecipeError when that is no whole number of 1 or more."""
+    """Return `fraction` of the devices. Raises: RecipeError when that is not a whole number of at
+    least 1."""
     exact = fraction * num_devices
     whole = round(exact)
     if whole < 1 or whole > num_devices or abs(exact - whole) > 1e-6:
@@ -55,10 +58,12 @@ def whole_devices(fraction: float, num_devices: int) -> int:
 
 
 class DevicePool:
-    """A number of devices of one kind, a bundle each on Ray placement groups, made when the first worker starts.
+    """A number of devices of one kind, a bundle each on Ray placement groups, created when the
+    first worker starts.
 
-    A device holds up to `workers_per_device` processes, each with an equal share of its CPUs and its GPU. Where
-    `devices_per_node` is given, so many consecutive devices lie on one node, and collectives among them stay there.
+    A device holds up to `workers_per_device` processes, each with an equal share of its CPUs and
+    its GPU. If `devices_per_node` is given, that many consecutive devices are on one node, and
+    collectives among them stay there.
     """
 
     def __init__(
@@ -71,8 +76,10 @@ class DevicePool:
         threads_per_device: int = 0,
         collective_timeout_s: float = 600.0,
     ) -> None:
-        """Args: threads_per_device: CPU threads; 0 shares this machine's cores out evenly. collective_timeout_s: how
-        long a rank may be waited for before the call counts as hung.
+        """Create the pool; nothing is reserved yet.
+
+        Args: threads_per_device: CPU threads; 0 divides this machine's cores evenly.
+        collective_timeout_s: seconds to wait for a rank before the call counts as hung.
 
         Raises: RecipeError when the numbers do not fit together.
         """
@@ -93,9 +100,10 @@ class DevicePool:
         self._groups: list[Any] = []
 
     def add_workers(self, devices: Devices) -> list[dict[str, Any]]:
-        """Room for one more process on each of these devices. Returns: the options of each process's Ray actor.
+        """Reserve resources for one more process on each of these devices.
 
-        Raises: RecipeError when a device is full or the cluster has not so many.
+        Returns: the options of each process's Ray actor. Raises: RecipeError when a device is full
+        or the cluster is too small.
         """
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -118,7 +126,7 @@ class DevicePool:
         return options
 
     def remove_workers(self, devices: Devices) -> None:
-        """Undo one `add_workers`; with the last process the placement groups go."""
+        """Undo one `add_workers`; with the last process the placement groups are removed."""
         from ray.util.placement_group import remove_placement_group
 
         for number in devices.numbers:

@@ -1,4 +1,5 @@
-"""Handles of siblings: calling a method runs it on the ranks, as its `@distributed(...)` says."""
+"""Handles of siblings: calling a method runs it on the ranks, as declared by its
+`@distributed(...)`."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ class RemoteMethod:
         self._group, self._name, self._method, self._spec = group, name, method, spec
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call and wait. Raises: the errors of `WorkerGroup.wait`, and DataProtoError for what cannot be cut."""
+        """Call the method and wait. Raises: the errors of `WorkerGroup.wait`, and DataProtoError
+        for arguments that cannot be cut."""
         return self.submit(*args, **kwargs).result()
 
     def submit(self, *args: Any, **kwargs: Any) -> PendingCall:
@@ -54,7 +56,7 @@ class RemoteMethod:
 
 
 class PendingCall:
-    """A call under way."""
+    """A call that has been started."""
 
     def __init__(
         self,
@@ -69,7 +71,10 @@ class PendingCall:
         self._futures, self._answering, self._num_rows = futures, answering, num_rows
 
     def result(self) -> Any:
-        """Wait for all ranks. Returns: what the method's Collect mode says; joined answers stay with the workers."""
+        """Wait for all ranks.
+
+        Returns: the result of the method's Collect mode; joined answers stay with the workers.
+        """
         answers = self._group.wait(self._label, self._futures)
         heard = [answers[rank] for rank in self._answering]
         if self._spec.collect is Collect.JOIN:
@@ -78,7 +83,7 @@ class PendingCall:
 
 
 class _Shipping:
-    """Puts each batch among the arguments into the object store once, for however many ranks it goes to."""
+    """Puts each batch among the arguments into the object store once, for all ranks that get it."""
 
     def __init__(self) -> None:
         self._stored: dict[int, tuple[DataProto, Stored]] = {}

@@ -1,7 +1,8 @@
-"""An object in a process with another interpreter, on this machine: a Ray actor whose `py_executable` is not ours.
+"""An object in a process with another interpreter, on this machine: a Ray actor with its own
+`py_executable`.
 
-Both environments have the same Ray and the same Python; everything else may differ. The process belongs to the one that
-made it, and ends with it.
+Both environments have the same Ray and the same Python; everything else may differ. The process
+belongs to the one that started it, and ends with it.
 """
 
 from __future__ import annotations
@@ -23,17 +24,18 @@ from rl_core.errors import RecipeError, WorkerHung
 from rl_core.rollout.vllm_process.isolated_main import Guest, Trouble
 
 HEARTBEAT_S = 10.0
-"""How often a busy process must show that it computes."""
+"""Seconds within which a busy process must show activity."""
 IDLE_SHARE = 0.05
-"""Of a core: a process that uses less than this while it is called is not at work."""
+"""Share of a core below which a process counts as idle while it is called."""
 PROJECT = Path(__file__).resolve().parents[2]
 
 
 class Outside:
     """Handle of the object.
 
-    Args: cls, args: what to build; they pickle, and the modules they are from exist in both environments.
-    label: who calls, for errors. environment: variables of the process. timeout_s: how long a call may stand still.
+    Args: cls, args: class and arguments to build; they pickle, and their modules exist in both
+    environments. label: name of the caller, for errors. environment: variables of the process.
+    timeout_s: longest time without activity during a call.
     Raises: RecipeError when the interpreter cannot be used; otherwise as `call`.
     """
 
@@ -67,25 +69,28 @@ class Outside:
 
     @property
     def pid(self) -> int:
-        """Of the process."""
+        """Id of the process."""
         assert self._process is not None
         return self._process.pid
 
     def call(self, method: str, *args: Any) -> Any:
         """Call a method and wait.
 
-        Raises: WorkerDied within seconds of the process' end; WorkerHung when it stands still; the project's own errors
-        as they were raised there, WorkerError for others.
+        Raises: WorkerDied within seconds of the process' end; WorkerHung when it is inactive; the
+        project's own errors as they were raised there, WorkerError for others.
         """
         return self._wait(method, self._actor.call.remote(method, args))
 
     def close(self) -> None:
-        """End the process, a stopped one too, which would not hear Ray's request to."""
+        """Kill the process, even a stopped one, which would not react to Ray's request."""
         if self._process is not None and self._process.is_running():
             os.kill(self._process.pid, signal.SIGKILL)
 
     def _wait(self, method: str, future: Any, timeout_s: float | None = None) -> Any:
-        """The answer. Args: timeout_s: most time in all; unset waits for as long as the process computes."""
+        """Wait for the answer.
+
+        Args: timeout_s: longest total time; unset waits as long as the process is active.
+        """
         import ray
         from ray.exceptions import RayActorError, RayError
 
@@ -109,7 +114,8 @@ class Outside:
         return answer
 
     def _used_s(self) -> float:
-        """Processor time of the process so far; 0 before it is known and after its end, which Ray reports."""
+        """Return the CPU time of the process so far; 0 before it is known and after its end, which
+        Ray reports."""
         with suppress(psutil.Error):
             if self._process is not None:
                 times = self._process.cpu_times()
@@ -122,7 +128,10 @@ class Outside:
 
 
 def check_interpreter(python: str) -> None:
-    """Raises: RecipeError when there is none at this path, or its Python or Ray is not ours."""
+    """Check that the interpreter exists and that its Python and Ray are the same as here.
+
+    Raises: RecipeError when not.
+    """
     import ray
 
     ask = "import sys; from importlib.metadata import version; print(sys.version.split()[0], version('ray'))"

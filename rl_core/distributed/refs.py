@@ -1,9 +1,11 @@
-"""Batches that stay where they were made: the driver holds references, a consumer fetches the rows it was given.
+"""Batches by reference: the rows stay where they were made, and a consumer fetches those that it
+was given.
 
-A worker that answers with a DataProto puts its wide columns into its node's object store, one object per column, and
-sends a description: which columns, how many rows, the metadata, and the narrow columns themselves (rewards, counts).
-The driver joins descriptions, reads narrow columns without fetching anything, fetches a wide one only when asked for it
-by name, and cuts without touching a row: a shard is a list of (part, first row, end row).
+A worker that answers with a DataProto puts its wide columns into its node's object store, one
+object per column, and sends a description: columns, number of rows, metadata, and the narrow
+columns themselves (rewards, counts). The driver joins descriptions, reads narrow columns without
+fetching anything, fetches a wide one only when it is requested by name, and cuts without touching a
+row: a shard is a list of (part, first row, end row).
 """
 
 from __future__ import annotations
@@ -23,19 +25,20 @@ from rl_core.errors import WorkerDied
 from rl_core.ranks.dispatch import fill_up, shard_rows
 
 NARROW_BYTES = 64
-"""A tensor column of at most so many bytes a row travels with the description."""
+"""Largest number of bytes per row at which a tensor column is sent with the description."""
 
 _fetched_bytes = 0
 
 
 def fetched_bytes() -> int:
-    """Bytes of tensors this process has fetched from the object store through references."""
+    """Return the bytes of tensors that this process has fetched from the object store through
+    references."""
     return _fetched_bytes
 
 
 @dataclass(frozen=True)
 class Part:
-    """One rank's answer, described."""
+    """Description of one rank's answer."""
 
     num_rows: int
     meta_info: dict[str, Any]
@@ -51,13 +54,13 @@ class Part:
         return {*self.tensor_keys, *self.object_keys}
 
     def column(self, key: str) -> DataProto:
-        """One column, fetched when it is wide."""
+        """Return one column, fetched if it is wide."""
         if key in self.wide:
             return _get([self.wide[key]], key)[0]
         return self.narrow.select([key], [])
 
     def only(self, keys: set[str]) -> Part:
-        """The same rows with some of their columns, none of them fetched."""
+        """Return the same rows with some of their columns, without fetching any."""
         return replace(
             self,
             narrow=self.narrow.select([key for key in self.narrow_keys if key in keys], []),
@@ -67,7 +70,7 @@ class Part:
         )
 
     def rows(self, start: int, stop: int, keys: set[str]) -> DataProto:
-        """Some rows of the columns `keys`, all fetched at once."""
+        """Return some rows of the columns `keys`, all fetched at once."""
         wanted = [key for key in self.wide if key in keys]
         narrow = self.narrow.select([key for key in self.narrow_keys if key in keys], [])
         pieces = [*_get([self.wide[key] for key in wanted], wanted), *([narrow] if narrow.batch is not None else [])]
@@ -79,7 +82,8 @@ class Part:
 
 
 def store(answer: Any) -> Part:
-    """Leave the wide columns of an answer in the object store. Raises: TypeError when it is no DataProto."""
+    """Put the wide columns of an answer into the object store. Raises: TypeError when it is not a
+    DataProto."""
     import ray
 
     if not isinstance(answer, DataProto):
@@ -96,11 +100,14 @@ def store(answer: Any) -> Part:
 
 
 class DataProtoRef:
-    """The joined answer of several ranks, by reference. Reads like a DataProto; columns may be added or replaced."""
+    """Joined answer of several ranks, by reference. Reads like a DataProto; columns may be added or
+    replaced."""
 
     def __init__(self, parts: Sequence[Part], num_rows: int | None = None) -> None:
-        """Args: parts: in shard order. num_rows: rows that were cut for the answers, before any copies.
+        """Join the parts.
 
+        Args: parts: in shard order. num_rows: rows that were cut for the answers, before any
+        copies.
         Raises: DataProtoError when columns, metadata or row counts do not fit together.
         """
         for part in parts[1:]:
@@ -124,11 +131,12 @@ class DataProtoRef:
 
     @property
     def non_tensor_batch(self) -> Mapping[str, np.ndarray]:
-        """The object columns; each is fetched when it is looked at."""
+        """The object columns; each is fetched on access."""
         return _ObjectColumns(self)
 
     def tensor(self, key: str) -> Tensor:
-        """One tensor column, [rows, ...]; a narrow one without fetching. Raises: DataProtoError when there is none."""
+        """Return one tensor column, [rows, ...]; a narrow one without fetching. Raises:
+        DataProtoError when there is none."""
         if self._added.batch is not None and key in list(self._added.batch.keys()):
             return self._added.tensor(key)
         if key not in self.parts[0].tensor_keys:
@@ -147,9 +155,10 @@ class DataProtoRef:
         return self
 
     def replace(self, other: DataProto) -> DataProtoRef:
-        """Put columns of this process in place of those of the same name, or beside them, and return self.
+        """Replace columns of the same name by columns of this process, or add them, and return
+        self.
 
-        Raises: DataProtoError when the rows differ in number.
+        Raises: DataProtoError when the numbers of rows differ.
         """
         if len(other) != len(self):
             raise DataProtoError(f"replace: {len(other)} rows of {sorted(_names(other))} for {len(self)} rows")
@@ -157,7 +166,8 @@ class DataProtoRef:
         return self
 
     def select(self, keys: Sequence[str]) -> DataProtoRef:
-        """The same rows with some of their columns, for a consumer that needs no others; nothing is fetched.
+        """Return the same rows with some of their columns, for a consumer that needs no others;
+        nothing is fetched.
 
         Raises: DataProtoError on an unknown column.
         """
@@ -173,11 +183,12 @@ class DataProtoRef:
         return chosen.replace(added) if _names(added) else chosen
 
     def fetch(self, keys: Sequence[str] | None = None) -> DataProto:
-        """The batch itself, or some of its columns, in this process."""
+        """Fetch the batch, or some of its columns, into this process."""
         return self.shard(1, 0, keys).fetch(with_padding_count=False)
 
     def shard(self, num_parts: int, part: int, keys: Sequence[str] | None = None) -> ShardRef:
-        """One of `num_parts` shards of equal size, by reference; filled up like `rl_core.ranks.dispatch.shard_of`."""
+        """Return one of `num_parts` shards of equal size, by reference; padded like
+        `rl_core.ranks.dispatch.shard_of`."""
         if not len(self):
             raise DataProtoError(f"an empty batch cannot be cut for {num_parts} ranks; its columns have no rows")
         wanted = self.keys if keys is None else set(keys)
@@ -200,19 +211,20 @@ class DataProtoRef:
 
 @dataclass(frozen=True)
 class ShardRef:
-    """Rows for one consumer; `fetch` brings them, and nothing else, into its process."""
+    """Rows for one consumer; `fetch` brings these rows alone into its process."""
 
     spans: tuple[tuple[Part, int, int], ...]
     keys: set[str]
     added: DataProto
-    """Columns the driver added, these rows only."""
+    """Columns that the driver added, these rows only."""
     meta_info: dict[str, Any]
     num_copies: int
     num_rows: int
-    """With copies."""
+    """Number of rows, including copies."""
 
     def fetch(self, *, with_padding_count: bool = True) -> DataProto:
-        """The rows, filled up with copies. Raises: WorkerDied when the worker that made them is gone."""
+        """Fetch the rows, padded with copies. Raises: WorkerDied when the worker that made them is
+        gone."""
         pieces = [part.rows(start, stop, self.keys) for part, start, stop in self.spans]
         rows = pieces[0] if len(pieces) == 1 else DataProto.concat([_bare(piece) for piece in pieces])
         whole = _side_by_side([rows, self.added], self.meta_info)
@@ -221,12 +233,12 @@ class ShardRef:
 
 @dataclass(frozen=True)
 class Stored:
-    """A batch the driver put into the object store once, for however many ranks."""
+    """A batch that the driver put into the object store once, for all ranks."""
 
     ref: Any
 
     def fetch(self) -> DataProto:
-        """The batch."""
+        """Fetch the batch."""
         return _get([self.ref], "of a batch")[0]
 
 
@@ -267,7 +279,7 @@ def _num_bytes(piece: DataProto) -> int:
 
 
 def _side_by_side(pieces: Sequence[DataProto], meta_info: dict[str, Any]) -> DataProto:
-    """The columns of pieces with the same rows; empty pieces are left out."""
+    """Join the columns of pieces with the same rows; empty pieces are left out."""
     tensors: dict[str, Tensor] = {}
     arrays: dict[str, np.ndarray] = {}
     for piece in pieces:

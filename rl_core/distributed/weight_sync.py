@@ -1,4 +1,5 @@
-"""From the trainer's weights to a dedicated engine's: gathered, cast, sent in buckets, and compared by checksum.
+"""Weight sync from the trainer to a dedicated engine: gathered, cast, sent in buckets, and compared
+by checksum.
 
     with placement(pool, fraction=1 / 2):
         rollout = remote(DedicatedEngine, ...)
@@ -7,7 +8,8 @@
         sync = remote(WeightSync, backend=backend, rollout=rollout)
     sync.sync()
 
-All training ranks gather; the first one sends and speaks to the engine, each of whose ranks holds the whole model.
+All training ranks gather; the first one sends and calls the engine, each of whose ranks holds the
+whole model.
 """
 
 from __future__ import annotations
@@ -36,27 +38,28 @@ from rl_core.train.weights.process_group import WireHost
 from schemas.rollout import SyncConfig, SyncTransport
 
 BUCKETS_UNDER_WAY = 2
-"""Buckets in the object store at once: one is gathered while the other is loaded."""
+"""Number of buckets in the object store at once: one is gathered while the other is loaded."""
 
 NUM_COMPARED = 2
-"""Syncs after which both sides are asked the same."""
+"""Number of syncs after which the results of both sides are compared on the same inputs."""
 
 
 @dataclass(frozen=True)
 class SyncReport:
-    """What one sync did."""
+    """Result of one sync."""
 
     version: WeightVersion
-    """The weights that the engine now holds."""
+    """Version of the weights that the engine now holds."""
     num_buckets: int
-    """0 when it held them already."""
+    """Number of buckets; 0 if the engine had the weights already."""
     num_bytes: int
-    """Of weights, sent once."""
+    """Bytes of weights sent, counted once."""
     seconds: float
 
 
 class WeightSync:
-    """The bridge between a FSDPBackend, its sibling, and a DedicatedEngine in another placement block."""
+    """Bridge between a FSDPBackend, its sibling, and a DedicatedEngine in another placement
+    block."""
 
     needs_rank_info = True
 
@@ -70,18 +73,20 @@ class WeightSync:
         self._sends = rank_info.rank == 0
         self._transport: Transport | None = None
         self._synced: WeightVersion | None = None
-        """What the engine holds, on the rank that sends."""
+        """Version that the engine holds, on the rank that sends."""
         self._kept: dict[str, Checksum] | None = None
         self._num_compared = 0
-        """Syncs after which trainer and engine were asked the same."""
+        """Number of syncs after which trainer and engine were compared."""
 
     @distributed(collect=Collect.RANK_ZERO)
     def sync(self, *, evaluation: bool = False) -> SyncReport:
-        """Bring the engine up to date; nothing is sent when it is. Collective.
+        """Bring the engine up to date; send nothing if it is. Collective.
 
-        The first sync also compares what the engine loaded by itself (the frozen base of adapters). After the first and
-        the second, whose adapters are no longer zero, both sides score the same inputs.
-        Args: evaluation: send what greedy evaluation uses, where that differs from what rollouts use (moving averages).
+        The first sync also compares the weights that the engine loaded by itself (the frozen base
+        of adapters). After the first and the second, whose adapters are no longer zero, both sides
+        score the same inputs.
+        Args: evaluation: send the weights of greedy evaluation, if they differ from those of
+        rollouts (moving averages).
         Raises: WeightMismatch when the engine's weights are not the trainer's afterwards.
         """
         start = time.perf_counter()
@@ -103,18 +108,23 @@ class WeightSync:
         return SyncReport(version, num_buckets, num_bytes, time.perf_counter() - start)
 
     def _held(self) -> tuple[WeightVersion | None, int]:
-        """What the engine holds, and how often it was compared, by the one rank that knows how the last sync ended."""
+        """Return the version that the engine holds, and the number of comparisons, from the one
+        rank that knows how the last sync ended."""
         held: list[Any] = [self._synced, self._num_compared]
         dist.broadcast_object_list(held, src=0)
         return held[0], held[1]
 
     def _asked(self, version: WeightVersion) -> tuple[Tensor, float]:
-        """What the trainer says of some inputs, and how far the engine may be from it. Collective."""
+        """Return the trainer's results on the probe inputs, and the allowed difference of the
+        engine's. Collective."""
         coarsest = max(self.dtype, DTYPES[self.backend.fsdp_cfg.param_dtype], key=lambda one: torch.finfo(one).eps)
         return self.backend.probe(coarsest, averaged=version.averaged)
 
     def _compare(self, version: WeightVersion, said_N: Tensor, bound: float) -> None:
-        """Raises: WeightMismatch when the engine says other things of the same inputs."""
+        """Compare the engine's results on the probe inputs with the trainer's.
+
+        Raises: WeightMismatch when they differ.
+        """
         for rank, found_N in enumerate(self.rollout.probe()):
             if found_N is not None and (found := difference(said_N, found_N, bound)):
                 raise WeightMismatch(
@@ -123,7 +133,7 @@ class WeightSync:
         self._num_compared += 1
 
     def _kept_checksums(self) -> dict[str, Checksum]:
-        """Of frozen weights, computed once."""
+        """Return the checksums of frozen weights, computed once."""
         if self._kept is None:
             kept: dict[str, Checksum] = {}
             for _ in self._on_wire(kept_weights(self.backend, self.mode), kept):
@@ -132,7 +142,8 @@ class WeightSync:
         return dict(self._kept)
 
     def _on_wire(self, weights: Iterable[Named], sums: dict[str, Checksum]) -> Iterator[Named]:
-        """Weights in the wire's format, their checksums noted; gathered but dropped on ranks that do not send."""
+        """Yield weights in the wire's format, recording their checksums; gathered but dropped on
+        ranks that do not send."""
         for name, weight in weights:
             if self._sends:
                 cast = weight.to(self.dtype)
@@ -140,7 +151,7 @@ class WeightSync:
                 yield name, cast
 
     def _send(self, weights: Iterator[Named]) -> tuple[int, int]:
-        """Returns: the number of buckets and of bytes."""
+        """Send the weights. Returns: the number of buckets and of bytes."""
         buckets = pack(weights, self.config.bucket_bytes)
         num_buckets = num_bytes = 0
         for bucket in buckets:
@@ -154,19 +165,20 @@ class WeightSync:
 
 
 class Transport(Protocol):
-    """A way for buckets."""
+    """A way to send buckets."""
 
     def send(self, bucket: Bucket) -> None:
-        """Send one bucket; it may still be under way afterwards."""
+        """Send one bucket; it may still be in transit afterwards."""
         ...
 
     def flush(self) -> None:
-        """Wait until all have arrived."""
+        """Wait until all buckets have arrived."""
         ...
 
 
 class ObjectStore:
-    """Through Ray's object store: a bucket is put once, and each of the engine's machines fetches it once."""
+    """Transport through Ray's object store: a bucket is put once, and each of the engine's machines
+    fetches it once."""
 
     def __init__(self, rollout: Remote) -> None:
         self.rollout = rollout
@@ -184,7 +196,7 @@ class ObjectStore:
 
 
 class Broadcasts:
-    """By collectives from this rank to all of the engine's, in a group of their own."""
+    """Transport by collectives from this rank to all of the engine's, in a separate group."""
 
     def __init__(self, rollout: Remote, backend: FSDPBackend) -> None:
         import ray
@@ -206,7 +218,7 @@ class Broadcasts:
         receiving.result()
 
     def flush(self) -> None:
-        """Each bucket has arrived when `send` returns."""
+        """Do nothing: each bucket has arrived when `send` returns."""
 
 
 def _open(transport: SyncTransport, rollout: Remote, backend: FSDPBackend) -> Transport:

@@ -1,4 +1,4 @@
-"""The process on one device: it holds the siblings of one placement block as plain objects."""
+"""The process on one device, which holds the siblings of one placement block as plain objects."""
 
 from __future__ import annotations
 
@@ -24,32 +24,34 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 START_TIMEOUT_S = 300.0
-"""How long processes may take to start and find each other."""
+"""Seconds that processes may take to start and find each other."""
 
 
 @dataclass(frozen=True)
 class Sibling:
-    """Stands for a sibling in the arguments of a remote constructor, until the worker puts the object there."""
+    """Placeholder of a sibling in the arguments of a remote constructor, until the worker inserts
+    the object."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class Address:
-    """Where a worker is."""
+    """Address of a worker."""
 
     host: str
     hostname: str
     pid: int
     started: float
-    """Its process's `start_time`; with the id it is unique."""
+    """`start_time` of its process; together with the id it is unique."""
     free_port: int
     status_port: int
     token: str
 
 
 class DeviceWorker:
-    """Body of the Ray actor. Builds siblings, resolves references between them, and calls their methods."""
+    """Body of the Ray actor. Builds siblings, resolves references between them, and calls their
+    methods."""
 
     def __init__(self, info: RankInfo, collective_timeout_s: float) -> None:
         search_users_folders_last()
@@ -59,7 +61,7 @@ class DeviceWorker:
         label_output(lambda: f"rank {self.info.rank} {self.server.method}".rstrip())
 
     def address(self) -> Address:
-        """Where this worker is, with a port that is free for the process group."""
+        """Return the address of this worker, with a port that is free for the process group."""
         import psutil
 
         from rl_core.runtime.process_record import start_time
@@ -72,7 +74,7 @@ class DeviceWorker:
         return Address(host, socket.gethostname(), os.getpid(), started, port, self.server.port, self.server.token)
 
     def join_group(self, address: str, port: int) -> Failure | None:
-        """Set memory and threads, and enter the process group of the block."""
+        """Set memory and threads, and join the process group of the block."""
         with self._reported("WorkerGroup.join") as report:
             if self.info.device_kind == "cpu":
                 keep_freed_memory()
@@ -102,7 +104,7 @@ class DeviceWorker:
     def build(
         self, name: str, factory: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Failure | None:
-        """Construct a sibling; a class that says `needs_rank_info` is given this worker's."""
+        """Construct a sibling; a class with `needs_rank_info` gets this worker's."""
         owner = factory if isinstance(factory, type) else getattr(factory, "__self__", None)
         with self._reported(f"{name}.{'__init__' if owner is factory else factory.__name__}") as report:
             args, kwargs = self._resolve(args), self._resolve(kwargs)
@@ -118,8 +120,9 @@ class DeviceWorker:
     ) -> Any:
         """Call a sibling's method.
 
-        Args: wanted: whether the answer counts. stored: leave it in the object store and answer with references.
-        Returns: the answer, None when it is not wanted, or the Failure.
+        Args: wanted: True if the answer counts. stored: put it into the object store and answer
+        with references.
+        Returns: the answer, None if it is not wanted, or the Failure.
         """
         answer = None
         with self._reported(f"{name}.{method}") as report:

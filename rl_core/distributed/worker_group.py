@@ -1,4 +1,5 @@
-"""The worker processes of one world, in rank order: calls to them, and the watch over a call while it runs."""
+"""The worker processes of one world, in rank order: calls to them, and supervision of running
+calls."""
 
 from __future__ import annotations
 
@@ -18,9 +19,9 @@ from rl_core.errors import WorkerDied
 from rl_core.ranks.rank_info import RankInfo, TrainTopology
 
 GRACE_S = 5.0
-"""After one rank's collective broke off, so long are the others waited for, to learn which of them is the cause."""
+"""Seconds to wait for the other ranks after one rank's collective failed, to find the cause."""
 HEARTBEAT_S = 10.0
-"""How often a busy rank must show that it is alive, beside its call."""
+"""Seconds within which a busy rank must show activity during its call."""
 
 
 class WorkerGroup:
@@ -35,7 +36,10 @@ class WorkerGroup:
 
     @classmethod
     def start(cls, infos: Sequence[RankInfo], options: Sequence[dict[str, Any]], timeout_s: float) -> WorkerGroup:
-        """Start a process per rank and join them. Args: options: of each rank's Ray actor."""
+        """Start a process per rank and join them in a process group.
+
+        Args: options: options of each rank's Ray actor.
+        """
         import ray
 
         actor_cls: Any = ray.remote(DeviceWorker)
@@ -65,13 +69,14 @@ class WorkerGroup:
         return range(self.world_size)
 
     def pids(self) -> list[int]:
-        """Process ids of the workers, in rank order."""
+        """Return the process ids of the workers, in rank order."""
         return [address.pid for address in self.addresses]
 
     def submit(self, method: str, calls: Mapping[int, tuple[Any, ...]], **kwargs: Any) -> dict[Any, int]:
         """Start a worker method on some ranks. Returns: the rank of each future.
 
-        Raises: WorkerDied when the group is closed, or a rank still waits in an earlier call that failed elsewhere.
+        Raises: WorkerDied when the group is closed, or a rank still waits in an earlier call that
+        failed elsewhere.
         """
         import ray
 
@@ -88,10 +93,12 @@ class WorkerGroup:
         return {getattr(self.actors[rank], method).remote(*args, **kwargs): rank for rank, args in calls.items()}
 
     def wait(self, label: str, futures: Mapping[Any, int], timeout_s: float | None = None) -> dict[int, Any]:
-        """The answer of each rank. Args: label: the call, as `Role.method`. timeout_s: instead of the collective one.
+        """Return the answer of each rank.
 
-        Raises: WorkerDied within seconds of a process' end; WorkerHung when siblings wait for a rank longer than the
-        collective timeout; WorkerOutOfMemory, WorkerError or the project's own error as the worker raised it.
+        Args: label: name of the call, as `Role.method`. timeout_s: replaces the collective timeout.
+        Raises: WorkerDied within seconds of a process' end; WorkerHung when siblings wait for a
+        rank longer than the collective timeout; WorkerOutOfMemory, WorkerError or the project's own
+        error as the worker raised it.
         """
         watch = _Watch(self, label, dict(futures), timeout_s or self.collective_timeout_s)
         try:
@@ -101,17 +108,17 @@ class WorkerGroup:
             raise
 
     def describe(self, rank: int, label: str) -> str:
-        """A rank in words."""
+        """Describe a rank for messages."""
         address = self.addresses[rank] if self.addresses else None
         return f"rank {rank} ({label}" + (f", pid {address.pid} on {address.hostname})" if address else ")")
 
     def status(self, rank: int) -> Status | None:
-        """What a rank is doing, busy or not; None when it does not answer."""
+        """Return the status of a rank, busy or not; None if it does not answer."""
         address = self.addresses[rank]
         return ask(address.host, address.status_port, address.token)
 
     def close(self) -> None:
-        """End the worker processes, stopped and hung ones too."""
+        """Stop the worker processes, including stopped and hung ones."""
         import ray
 
         self._closed = True
@@ -122,7 +129,7 @@ class WorkerGroup:
 
 
 class _Watch:
-    """One call on several ranks while it runs."""
+    """Supervision of one call on several ranks."""
 
     def __init__(self, group: WorkerGroup, label: str, pending: dict[Any, int], timeout_s: float) -> None:
         self.group, self.label, self.pending, self.timeout_s = group, label, pending, timeout_s
@@ -144,7 +151,7 @@ class _Watch:
         return {rank: self.answers[rank] for rank in self.world}
 
     def _take(self, timeout_s: float) -> None:
-        """Wait for one more rank, and note how it ended."""
+        """Wait for one more rank, and record how it ended."""
         import ray
         from ray.exceptions import RayActorError, RayTaskError
 
@@ -173,7 +180,8 @@ class _Watch:
                 self.answers[rank] = answer
 
     def _raise(self) -> None:
-        """Raise the failure behind the others; a broken collective alone says only that someone else is missing."""
+        """Raise the failure behind the others; a failed collective alone only says that another
+        rank is missing."""
         deadline = time.monotonic() + GRACE_S
         while self.pending and cause(self.failures).in_collective and (left := deadline - time.monotonic()) > 0:
             self._take(left)
@@ -212,7 +220,8 @@ class _Watch:
 
 
 def _kill_here(address: Address) -> None:
-    """SIGKILL a worker of this machine: a stopped process does not hear Ray's request to end."""
+    """SIGKILL a worker of this machine: a stopped process does not react to Ray's request to
+    end."""
     from rl_core.runtime.process_record import find_process
 
     if address.hostname != socket.gethostname():

@@ -1,6 +1,7 @@
-"""The imports that take a worker longest, whatever it trains.
+"""The slowest imports of a worker, whatever it trains.
 
-Ray imports this module in idle processes (`preload_python_modules`), so that a worker starts with them done.
+Ray imports this module in idle processes (`preload_python_modules`), so that a worker starts with
+them done.
 """
 
 from importlib import import_module

@@ -1,4 +1,5 @@
-"""The rollout engine. Given the backend itself, it samples with the very module that is trained and needs no sync."""
+"""The rollout engine. Given the backend itself, it samples with the very module that is trained and
+needs no sync."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ from schemas.rollout import RolloutConfig
 
 
 class PolicyHolder(Protocol):
-    """What holds the policy on this rank: the FSDPBackend that trains it, or a copy of its own that is sent weights."""
+    """Holder of the policy on this rank: the FSDPBackend that trains it, or a copy that receives
+    weights."""
 
     bundle: Any
     policy: Any
@@ -39,20 +41,23 @@ class PolicyHolder(Protocol):
     meshes: Meshes
 
     def weight_version(self, *, evaluation: bool = False) -> WeightVersion:
-        """The weights that `rollout_policy` (or `gathered`) samples with."""
+        """Return the version of the weights that `rollout_policy` (or `gathered`) samples with."""
         ...
 
     def rollout_policy(self) -> AbstractContextManager[Any]:
-        """The policy with the weights of rollouts."""
+        """Yield the policy with the weights of rollouts."""
         ...
 
     def gathered(self) -> AbstractContextManager[Any]:
-        """The policy with the weights of evaluations."""
+        """Yield the policy with the weights of evaluations."""
         ...
 
 
 def check_version(holder: PolicyHolder, version: WeightVersion | None, *, evaluation: bool) -> None:
-    """Raises: StaleEngine when sampling would use other weights than `version`; None takes those that are there."""
+    """Check that sampling uses the weights `version`; None accepts any.
+
+    Raises: StaleEngine when it would use others.
+    """
     held = holder.weight_version(evaluation=evaluation)
     if version is not None and version != held:
         raise StaleEngine(
@@ -86,7 +91,8 @@ class RolloutEngine:
 
     @distributed(execute=Execute.RANK_ZERO)
     def notes(self) -> list[str]:
-        """A line where the model's own limit on the length of rows is lower than the usual one."""
+        """Return a note if the model's own limit on the length of rows is lower than the usual
+        one."""
         return [] if self._note is None else [self._note]
 
     @distributed(Dispatch.DP_SCATTER, Collect.JOIN)
@@ -95,12 +101,12 @@ class RolloutEngine:
     ) -> DataProto | None:
         """Sample a group of replies per prompt.
 
-        Args: prompts: rows with the object column `item`. step, attempt: seed the sampling, so a repeated step repeats
-        it. version: the weights to sample with; unset takes those that are there.
-        Returns: rows of siblings with `input_ids, attention_mask, position_ids` [B, P+T], `response_mask,
-        rollout_log_probs` [B, T], `rewards` [B] and where they were earned, `turn_rewards` [B, T], and what was said as
-        object columns; None on a rank that does not speak for its replica. Raises: StaleEngine when the engine holds
-        other weights.
+        Args: prompts: rows with the object column `item`. step, attempt: seed the sampling, so a
+        repeated step repeats it. version: the weights to sample with; unset takes the current ones.
+        Returns: rows of siblings with `input_ids, attention_mask, position_ids` [B, P+T],
+        `response_mask, rollout_log_probs` [B, T], `rewards` [B] and the turns that earned them,
+        `turn_rewards` [B, T], and the texts as object columns; None on a rank that does not answer
+        for its replica. Raises: StaleEngine when the engine holds other weights.
         """
         check_version(self.backend, version, evaluation=False)
         generator = self._generator(f"rollout-{attempt}" if attempt else "rollout", step)
@@ -112,24 +118,26 @@ class RolloutEngine:
     def evaluate(
         self, prompts: DataProto, max_new_tokens: int, version: WeightVersion | None = None
     ) -> DataProto | None:
-        """One greedy reply per prompt; columns and errors as in `rollout`."""
+        """Decode one greedy reply per prompt; columns and errors as in `rollout`."""
         check_version(self.backend, version, evaluation=True)
         return self._play(prompts, 1, max_new_tokens, 0.0, self._generator("evaluate", 0))
 
     def sampling(self, max_new_tokens: int, temperature: float) -> Sampling:
-        """How replies are drawn and where they end."""
+        """Return the sampling options, including where replies end."""
         return Sampling(max_new_tokens, temperature, self._eos_ids(), self.tokenizer.pad_token_id)
 
     @property
     def rows_at_once(self) -> int:
-        """Most rows that one call of what `decoding` gives takes."""
+        """Maximum number of rows in one call of the function that `decoding` yields."""
         return self.config.max_batch_size
 
     @contextmanager
     def decoding(self, sampling: Sampling, generator: torch.Generator) -> Iterator[Generate]:
-        """For the block, what answers requests with the weights held: replies in order, siblings adjacent.
+        """Yield a function that answers requests with the current weights: replies in order,
+        siblings adjacent.
 
-        Args: generator: where its random numbers come from. A temperature of 0 takes the weights of evaluations.
+        Args: generator: source of its random numbers. A temperature of 0 uses the weights of
+        evaluations.
         """
         weights = self.backend.rollout_policy() if sampling.temperature else self.backend.gathered()
         with weights as policy, policy.ready_to_decode() as packed:

@@ -1,4 +1,4 @@
-"""What takes the place of a rollout where the rows hold the answers already: pairs as batches, and how they score.
+"""Substitute of a rollout for rows that already have answers: pairs as batches, and their scores.
 
 Axes: N pairs, B = 2N rows (chosen and rejected adjacent), T tokens of an answer.
 """
@@ -26,7 +26,7 @@ from schemas.preference import PreferenceConfig
 
 SIDES = ("chosen", "rejected")
 SCORES = ("log_prob_margin", "reward_margin", "reward_accuracy")
-"""Columns of `PairEngine.evaluate` besides the verdict; the last two only where there is a reference."""
+"""Columns of `PairEngine.evaluate` besides the reward; the last two only with a reference."""
 
 
 class PairEngine:
@@ -47,16 +47,19 @@ class PairEngine:
 
     @distributed(execute=Execute.RANK_ZERO)
     def notes(self) -> list[str]:
-        """A line where the model's own limit on the length of rows is lower than the usual one."""
+        """Return a note if the model's own limit on the length of rows is lower than the usual
+        one."""
         return [] if self._note is None else [self._note]
 
     @distributed(Dispatch.DP_SCATTER, Collect.JOIN)
     def rollout(self, pairs: DataProto) -> DataProto | None:
-        """The rows to train on. Args: pairs: rows with the object column `item`.
+        """Return the rows to train on.
 
-        Returns: per pair the chosen and the rejected row with `input_ids, attention_mask, position_ids` [B, P+T],
-        `response_mask` [B, T] (zero in idle pairs), `rewards` [B] (1 chosen, 0 rejected), `ref_log_probs` [B, T] where
-        the items bring them, and what was said as object columns; None on a rank that does not speak for its replica.
+        Args: pairs: rows with the object column `item`.
+        Returns: per pair the chosen and the rejected row with `input_ids, attention_mask,
+        position_ids` [B, P+T], `response_mask` [B, T] (zero in idle pairs), `rewards` [B] (1
+        chosen, 0 rejected), `ref_log_probs` [B, T] if the items have them, and the texts as object
+        columns; None on a rank that does not answer for its replica.
         """
         items = list(pairs.non_tensor_batch["item"])
         batch = self._batch(items)
@@ -64,10 +67,11 @@ class PairEngine:
 
     @distributed(Dispatch.DP_SCATTER, Collect.JOIN)
     def evaluate(self, pairs: DataProto, with_reference: bool) -> DataProto | None:
-        """How each pair is told apart, one row per pair; an idle one counts as not told apart.
+        """Score each pair, one row per pair; an idle one counts as wrong.
 
-        Returns: `rewards` [N], 1 where a token of the chosen answer is likelier on average than one of the rejected;
-        the columns of `SCORES`; and object columns, with the preferred answer as `response`.
+        Returns: `rewards` [N], 1 if a token of the chosen answer is likelier on average than one of
+        the rejected; the columns of `SCORES`; and object columns, with the preferred answer as
+        `response`.
         """
         items = list(pairs.non_tensor_batch["item"])
         batch = self._batch(items)
@@ -78,7 +82,8 @@ class PairEngine:
 
     @distributed(Dispatch.DP_SCATTER, Collect.JOIN)
     def reference(self, pairs: DataProto) -> DataProto | None:
-        """The reference's log-probabilities of both answers' tokens, one row per pair; empty for an idle pair.
+        """Return the reference's log-probabilities of both answers' tokens, one row per pair; empty
+        for an idle pair.
 
         Raises: RLTrainError when the policy has been trained and is its own only reference.
         """
@@ -124,7 +129,8 @@ class PairEngine:
         return DataProto.from_dict(tensors, _texts(items, tokens))
 
     def _log_probs(self, policy: Any, batch: DataProto) -> Tensor:
-        """[B, T] on the CPU. Every rank runs as many passes, since shards have equal sizes."""
+        """Return log-probabilities, [B, T] on the CPU. Every rank runs the same number of passes,
+        since shards have equal sizes."""
         log_probs_BT = torch.zeros(batch.tensor("response_mask").shape)
         for rows in micro_batches.by_row_count(list(range(len(batch))), self.micro_batch_size):
             # The batch itself stays where it is: `to` would move it.

@@ -20,19 +20,20 @@ if TYPE_CHECKING:
 
 @advantage_estimators.register("gdpo")
 class GdpoAdvantage(AdvantageEstimator):
-    """Parts of the reward, normalised one by one."""
+    """GDPO: each part of the reward is normalised separately within its group."""
 
     class Config(ScaledConfig):
-        """The parts' weights, and the conventions of both divisions."""
+        """Weights of the parts, and conventions of both divisions."""
 
         weights: dict[str, float] = Field(default_factory=dict)
-        """The weight of each part by its key; 1 where absent. Empty takes every part there is."""
+        """Weight of each part by its name; 1 if absent. Empty takes every part."""
 
     config: Config
     needs_siblings: ClassVar[bool] = True
 
     def per_action(self, inputs: AdvantageInputs, groups: Groups) -> Tensor:
-        """[B, T]: whiten(sum_k w_k grpo(r_k)). Raises: RewardError when a weighted part is missing."""
+        """Return [B, T]: whiten(sum_k w_k grpo(r_k)). Raises: RewardError when a weighted part is
+        missing."""
         parts = inputs.required("rewards_by_key", "the advantage gdpo")
         config = self.config
         missing = sorted(set(config.weights) - set(parts))

@@ -21,13 +21,14 @@ if TYPE_CHECKING:
 
 @advantage_estimators.register("optimal_token_baseline")
 class OptimalTokenBaselineAdvantage(AdvantageEstimator):
-    """Returns against the baseline of least variance, action by action."""
+    """Returns minus the baseline of least variance of each action."""
 
     needs_sum_squared_probs: ClassVar[bool] = True
     needs_siblings: ClassVar[bool] = True
 
     def per_action(self, inputs: AdvantageInputs, groups: Groups) -> Tensor:
-        """[B, T]; the return itself where all siblings have ended, 0 for a row that never had one."""
+        """Return [B, T]; the return itself where all siblings have ended, 0 for a row that never
+        had one."""
         who = "the advantage optimal_token_baseline"
         skipped_BT = inputs.mask_BT == 0
         probs_BT = inputs.required("log_probs_BT", who).double().exp()

@@ -1,8 +1,8 @@
-"""REINFORCE++ (arXiv 2501.03262): no critic; what normalises is the whole batch.
+"""REINFORCE++ (arXiv 2501.03262): no critic; advantages are normalised over the whole batch.
 
-`reinforce_plus_plus`: the discounted return of each action, G_t = r_t + gamma G_(t+1), carried unchanged through
-places that are not the model's, then whitened over all actions. `reinforce_plus_plus_baseline`: the reward less its
-group's mean, whitened over all actions.
+`reinforce_plus_plus`: the discounted return of each action, G_t = r_t + gamma G_(t+1), carried
+unchanged through tokens that are not the model's, then whitened over all actions.
+`reinforce_plus_plus_baseline`: the reward minus its group's mean, whitened over all actions.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ if TYPE_CHECKING:
 
 
 class WhitenedConfig(ScaledConfig):
-    """The conventions of the whitening."""
+    """Conventions of the whitening."""
 
     eps: float = Field(default=1e-8, ge=0)
-    """Keeps the division finite."""
+    """Small constant in the denominator."""
     eps_in_root: bool = True
-    """sqrt(variance + eps) rather than sqrt(variance) + eps."""
+    """Divide by sqrt(variance + eps) instead of sqrt(variance) + eps."""
 
 
 @advantage_estimators.register("reinforce_plus_plus")
 class ReinforcePlusPlusAdvantage(AdvantageEstimator):
-    """Whitened discounted returns."""
+    """REINFORCE++: whitened discounted returns."""
 
     class Config(WhitenedConfig):
-        """Discount and whitening."""
+        """Discount and whitening of the estimator."""
 
         gamma: float = Field(default=1.0, ge=0, le=1)
-        """The discount of later rewards."""
+        """Discount of later rewards."""
 
     config: Config
 
     def per_action(self, inputs: AdvantageInputs, groups: Groups) -> Tensor:
-        """[B, T]."""
+        """Return the advantages, [B, T]."""
         config, rewards_BT = self.config, inputs.action_rewards()
         # With lambda 1 and no values, an advantage is the discounted return.
         returns_BT, _ = gae(
@@ -55,16 +55,16 @@ class ReinforcePlusPlusAdvantage(AdvantageEstimator):
 
 @advantage_estimators.register("reinforce_plus_plus_baseline")
 class ReinforcePlusPlusBaselineAdvantage(AdvantageEstimator):
-    """Centred rewards, whitened over the batch."""
+    """REINFORCE++ with baseline: centred rewards, whitened over the batch."""
 
     class Config(WhitenedConfig):
-        """The conventions of the whitening."""
+        """Conventions of the whitening."""
 
     config: Config
     needs_siblings: ClassVar[bool] = True
 
     def per_action(self, inputs: AdvantageInputs, groups: Groups) -> Tensor:
-        """[B, T]."""
+        """Return the advantages, [B, T]."""
         config = self.config
         centred_BT = groups.centred()[:, None].expand(inputs.mask_BT.shape)
         return whiten(

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class ClipConfig(PolicyLoss.Config):
-    """The range of the ratio."""
+    """Clip range of the ratio."""
 
     clip_low: float = Field(default=0.2, ge=0, le=1)
     """The ratio is clipped from below at 1 - clip_low."""
@@ -27,27 +27,29 @@ class ClipConfig(PolicyLoss.Config):
 
 
 def is_clipped(ratio_BT: Tensor, advantages_BT: Tensor, clip_low: float, clip_high: float) -> Tensor:
-    """True where the clip stops the gradient: past the upper bound with A > 0, past the lower one with A < 0."""
+    """Return True where the clip stops the gradient: past the upper bound with A > 0, past the
+    lower one with A < 0."""
     above_BT = (ratio_BT > 1.0 + clip_high) & (advantages_BT > 0)
     return above_BT | ((ratio_BT < 1.0 - clip_low) & (advantages_BT < 0))
 
 
 @policy_losses.register("ppo_clip")
 class PpoClipLoss(PolicyLoss):
-    """The clipped surrogate of each action."""
+    """PPO: the clipped surrogate of each action."""
 
     vanishes_without_advantage: ClassVar[bool] = True
 
     class Config(ClipConfig):
-        """Range and dual clip."""
+        """Clip range and dual clip."""
 
         dual_clip: float | None = Field(default=None, gt=1)
-        """Bounds the loss of actions with negative advantage by -A times this; off when absent."""
+        """Factor of -A that bounds the loss of actions with negative advantage; unset turns it
+        off."""
 
     config: Config
 
     def per_action(self, actions: Actions) -> tuple[Tensor, dict[str, Tensor]]:
-        """[B, T], and `clip_fraction`."""
+        """Return [B, T], and `clip_fraction`."""
         config = self.config
         loss_BT = terms.clipped_surrogate(
             actions.ratio_BT, actions.advantages_BT, config.clip_low, config.clip_high, config.dual_clip

@@ -1,4 +1,4 @@
-"""The sampling loop of a flow model: from noise to samples, keeping those steps that are actions.
+"""The sampling loop of a flow model, from noise to samples, keeping the steps that are actions.
 
 Shapes: B samples, each a latent [C, (F,) H, W]; K actions of a trajectory of T steps.
 """
@@ -16,23 +16,23 @@ from rl_core.sde import Kernel, SdeConfig, action_step, dpm2_step, euler_step
 from rl_core.sde.solvers import Previous
 
 VelocityOf = Callable[[Tensor, Tensor], Tensor]
-"""From latents [B, ...] and levels [B] to velocities."""
+"""Function from latents [B, ...] and levels [B] to velocities."""
 
 
 @dataclass
 class Trajectory:
-    """What came of a batch of noise."""
+    """Result of denoising a batch."""
 
     clean: Tensor
-    """The last latents, [B, ...]."""
+    """Final latents, [B, ...]."""
     latents: list[Tensor] = field(default_factory=list)
-    """Before each action, [B, ...]; on the CPU, as what follows."""
+    """Latents before each action, [B, ...], on the CPU."""
     next_latents: list[Tensor] = field(default_factory=list)
     log_probs: list[Tensor] = field(default_factory=list)
-    """[B] each."""
+    """Log-probabilities of the actions, [B] each, on the CPU."""
 
     def rows(self) -> list[Trajectory]:
-        """The trajectory of each sample, a batch of one."""
+        """Return the trajectory of each sample, as a batch of one."""
         kept = (self.latents, self.next_latents, self.log_probs)
         return [
             Trajectory(self.clean[row : row + 1], *([one[row : row + 1] for one in column] for column in kept))
@@ -50,8 +50,9 @@ def denoise(
 ) -> Trajectory:
     """Follow the flow from noise to samples.
 
-    Args: noise: [B, ...] at the first level. levels: [T + 1], falling from 1 to 0. actions: positions of the steps that
-    draw noise, by `sde.kernel`; all others follow `sde.ode`. generators: one per sample, for the noise of its steps.
+    Args: noise: [B, ...] at the first level. levels: [T + 1], falling from 1 to 0. actions:
+    positions of the steps that draw noise, by `sde.kernel`; all others follow `sde.ode`.
+    generators: one per sample, for the noise of its steps.
     """
     x, previous, found = noise, None, Trajectory(noise)
     sigmas = levels.tolist()

@@ -1,8 +1,9 @@
 """The multi-turn loop: policy replies, environments answer, until every episode is done.
 
-Environments work beside the decoding. Rows whose environment has answered are decoded together; one that takes long is
-waited for a moment (`patience_s`), then the others go on without it. A failing environment, or one that overruns its
-deadline, fails its own row, with the reason, never the batch.
+Environments run in parallel to the decoding. Rows whose environment has answered are decoded
+together; after a short wait for slow ones (`patience_s`) the others continue without them. An
+environment that fails, or exceeds its deadline, fails its own row, with the reason, never the
+batch.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ def run_episodes(
 ) -> list[Episode]:
     """Play every item `num_siblings` times, siblings adjacent.
 
-    Args: generate: called in this thread with at most `max_batch_size` rows. Siblings that stand at the same tokens,
-    as on their first turn, come as one request and share its prefill.
+    Args: generate: called in this thread with at most `max_batch_size` rows. Siblings with the same
+    tokens, as on their first turn, are one request with a shared prefill.
     """
     episodes = [Episode(item, group) for group, item in enumerate(items) for _ in range(num_siblings)]
     config = config or EpisodeConfig()
@@ -52,7 +53,7 @@ def run_episodes(
 
 
 class _Play:
-    """Who is where: rows ready to be decoded, and rows whose environment is at work."""
+    """State of all episodes: rows ready to be decoded, and rows whose environment is busy."""
 
     def __init__(
         self,
@@ -71,7 +72,7 @@ class _Play:
             calls.submit(row, EnvCall.INIT, _start, episode, options, timeout_s=self._time_left(episode))
 
     def next_rows(self, at_most: int) -> list[int]:
-        """Rows to decode next, in order; empty when all episodes are done and closed."""
+        """Return the rows to decode next, in order; empty when all episodes are done and closed."""
         patient_until = time.monotonic() + self.config.patience_s
         while self.calls.pending():
             left_s = patient_until - time.monotonic()
@@ -87,7 +88,7 @@ class _Play:
         return rows
 
     def requests(self, rows: list[int]) -> list[Request]:
-        """What to decode for these rows; siblings at the same tokens together."""
+        """Return the requests of these rows; siblings with the same tokens are one request."""
 
         def standing(row: int) -> tuple[int, list[int]]:
             return self.episodes[row].group, self.episodes[row].context
@@ -100,7 +101,7 @@ class _Play:
         return Request(context, num_replies, self.max_context_length - len(context), episode.media)
 
     def hear(self, row: int, reply: Reply) -> None:
-        """Take a reply and let the environment grade it."""
+        """Append a reply and pass it to the environment."""
         episode = self.episodes[row]
         if len(episode.context) + len(reply.token_ids) >= self.max_context_length:
             reply = _cut_by_context(reply)
@@ -110,7 +111,7 @@ class _Play:
         self.calls.submit(row, EnvCall.STEP, episode.env.step, text, timeout_s=timeout_s, owner=owner)
 
     def _take(self, outcome: Outcome) -> None:
-        """What came of a call."""
+        """Process the outcome of a call."""
         episode = self.episodes[outcome.row]
         episode.env_seconds += outcome.elapsed_s
         error = outcome.error
@@ -175,7 +176,7 @@ class _Play:
 
 
 def _start(episode: Episode, options: dict[str, Any] | None) -> Any:
-    """Make the environment. Returns: what its `init` gives, which may have to be awaited."""
+    """Create the environment. Returns: the result of its `init`, which may have to be awaited."""
     env = make(episode.item["env_class"], env_config=options, extras=episode.item["env_extras"])
     if episode.done:  # given up meanwhile
         env.close()
@@ -201,6 +202,6 @@ def _prompt_of(answer: Any) -> list[dict[str, Any]]:
 
 
 def _cut_by_context(reply: Reply) -> Reply:
-    """The same reply, its end put down to the context limit unless the model ended it."""
+    """Return the same reply, marked as truncated by the context limit unless the model ended it."""
     reason = StopReason.CONTEXT if reply.stop_reason is StopReason.LENGTH else reply.stop_reason
     return Reply(reply.token_ids, reply.log_probs, reason)
