@@ -26,7 +26,7 @@ class Finding:
     level: Level
     found: str
     mend: str = ""
-    """How to fix it; empty if there is nothing to do."""
+    """Fix of the problem; empty if there is nothing to do."""
 
 
 def good(area: str, name: str, found: str) -> Finding:

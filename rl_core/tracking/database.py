@@ -95,7 +95,7 @@ class Fault:
     found: str
     """Description of the problem."""
     mend: str
-    """How to fix it."""
+    """Fix of the problem."""
 
 
 def fault_of(path: Path) -> Fault | None:

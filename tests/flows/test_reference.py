@@ -16,7 +16,7 @@ from rl_core.runs.recipes import recipe_names
 
 ROOT = Path(__file__).parents[2]
 DOCS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-PAGES = [*DOCS, *sorted((ROOT / "docs" / "reference").glob("*.md"))]
+PAGES = [*DOCS, *sorted((ROOT / "docs" / "reference").rglob("*.md"))]
 SOURCES = [path for folder in ("rl_core", "schemas", "tasks", "flows") for path in (ROOT / folder).rglob("*.py")]
 SPANS = re.compile(r"```.*?```|`[^`\n]+`", re.DOTALL)
 
