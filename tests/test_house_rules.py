@@ -24,16 +24,13 @@ PACKAGES = ("schemas", "rl_core", "tasks", "flows", "skyrl_gym")
 SOURCES = sorted(path for name in PACKAGES for path in (ROOT / name).rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 MAX_LINES = 400
-LONGER = {"rl_core/data_proto/proto.py": 510}
+LONGER = {"rl_core/data_proto/proto.py": 520}
 """One class with every method that verl's has."""
 UNFINISHED = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|X" + r"XX)\b")
 ABSOLUTE = re.compile(r"""(?<![\w.])/(work|root|home)/\w""")
 RIDDLE = re.compile(r"(What|Whether|How)\s")
 """Beginnings of docstrings that only make sense next to the documented name."""
-WITH_RIDDLES = (
-    *("rl_core/data_proto", "rl_core/kernels", "rl_core/models"),
-    *("rl_core/train/", "rl_core/trainers"),
-)
+WITH_RIDDLES = ("rl_core/kernels/", "rl_core/trainers/")
 """Packages whose docstrings are still to be rewritten."""
 REGISTRY_HOST = re.compile(
     r"\b(?:pypi\.org|pythonhosted\.org|huggingface\.co|docker\.io|ghcr\.io|quay\.io|download\.pytorch\.org"

@@ -14,7 +14,8 @@ from rl_core.data_proto.errors import DataProtoError
 
 
 def object_column(values: Sequence[Any]) -> np.ndarray:
-    """[N] array of objects, one per row, even where the objects could be stacked into a matrix."""
+    """Return an [N] array of objects, one per row, even if the objects could be stacked into a
+    matrix."""
     column = np.empty(len(values), dtype=object)
     for row, value in enumerate(values):
         column[row] = value
@@ -22,7 +23,8 @@ def object_column(values: Sequence[Any]) -> np.ndarray:
 
 
 def as_column(key: str, values: Any) -> np.ndarray:
-    """An array as it is, anything else with a length as objects. Raises: DataProtoError for a single value."""
+    """Return an array unchanged, anything else with a length as objects. Raises: DataProtoError for
+    a single value."""
     if isinstance(values, np.ndarray):
         return values
     if not hasattr(values, "__len__") or isinstance(values, str | bytes | dict):
@@ -33,14 +35,16 @@ def as_column(key: str, values: Any) -> np.ndarray:
 
 
 def column_of_rows(rows: Sequence[Any]) -> np.ndarray:
-    """The column that has these rows: of their own dtype for numpy scalars, of objects otherwise."""
+    """Return the column of these rows, with their own dtype for numpy scalars, of objects
+    otherwise."""
     if rows and all(isinstance(row, np.generic) for row in rows):
         return np.array(rows)
     return object_column(rows)
 
 
 def list_of_dict_to_dict_of_list(list_of_dict: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
-    """Rows to columns. Raises: DataProtoError naming the row whose keys differ from the first row's."""
+    """Convert rows to columns. Raises: DataProtoError naming the row whose keys differ from the
+    first row's."""
     if not list_of_dict:
         return {}
     first = list_of_dict[0].keys()
@@ -51,7 +55,7 @@ def list_of_dict_to_dict_of_list(list_of_dict: Sequence[dict[str, Any]]) -> dict
 
 
 def copied(meta_info: Any) -> Any:
-    """Dicts and lists are new at every level, what they hold is shared."""
+    """Copy dicts and lists at every level; their other contents are shared."""
     if type(meta_info) is dict:
         return {key: copied(value) if type(value) in (dict, list) else value for key, value in meta_info.items()}
     if type(meta_info) is list:
@@ -60,14 +64,15 @@ def copied(meta_info: Any) -> Any:
 
 
 def key_list(keys: str | Iterable[str] | None) -> list[str]:
-    """Keys as a list; a single string is one key."""
+    """Return keys as a list; a single string is one key."""
     return [] if keys is None else [keys] if isinstance(keys, str) else list(keys)
 
 
 def tensordict_of(
     batch: TensorDict | None, columns: dict[str, np.ndarray], meta_info: dict[str, Any], num_rows: int
 ) -> TensorDict:
-    """Tensors as they are, columns as stacks of objects, metadata as single objects.
+    """Return one TensorDict: tensors unchanged, columns as stacks of objects, metadata as single
+    objects.
 
     Raises: DataProtoError for a name used twice.
     """
@@ -89,7 +94,8 @@ def tensordict_of(
 
 
 def parts_of_tensordict(tensor_dict: TensorDict) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """Tensors, columns and metadata of a TensorDict made by `tensordict_of` or by hand."""
+    """Return the tensors, columns and metadata of a TensorDict made by `tensordict_of` or by
+    hand."""
     tensors: dict[str, Any] = {}
     columns: dict[str, Any] = {}
     meta: dict[str, Any] = {}
@@ -117,7 +123,8 @@ class _Empty:
 
 
 def num_bytes(value: Any) -> int:
-    """Bytes of the data of a tensor, a jagged tensor, a TensorDict or an array (of objects: their references)."""
+    """Return the bytes of the data of a tensor, a jagged tensor, a TensorDict or an array (of
+    objects: their references)."""
     if isinstance(value, TensorDictBase):
         return sum(num_bytes(one) for one in value.values())
     if isinstance(value, Tensor) and value.is_nested:
@@ -126,7 +133,8 @@ def num_bytes(value: Any) -> int:
 
 
 def type_name(value: Any) -> str:
-    """Name of a type, with those inside a list (its first three), tuple or dict (its first item)."""
+    """Return the name of a type, with those inside a list (its first three), tuple or dict (its
+    first item)."""
     if isinstance(value, np.ndarray):
         return f"ndarray{value.shape} ({value.dtype})"
     if isinstance(value, list):

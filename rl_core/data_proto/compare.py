@@ -1,6 +1,6 @@
-"""Whether two values are the same: NaN equals NaN, tensors and arrays compare as a whole, at any depth.
+"""Deep comparison of values: NaN equals NaN, tensors and arrays compare as a whole, at any depth.
 
-And a value in a message: `describe`.
+Also the description of values in messages: `describe`.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ Pairs = frozenset[tuple[int, int]]
 
 
 def same(one: Any, two: Any, *, tolerance: float = 0.0, _open: Pairs = frozenset()) -> bool:
-    """Deep equality of tensors, arrays, mappings, sequences, dataclasses and plain values.
+    """Compare tensors, arrays, mappings, sequences, dataclasses and plain values deeply.
 
-    Tensors and arrays must agree in dtype and shape. `tolerance` is relative and absolute, for Python numbers only.
-    A structure that contains itself equals one that does so in the same place.
+    Tensors and arrays must agree in dtype and shape. `tolerance` is relative and absolute, for
+    Python numbers only. A structure that contains itself equals one that does so in the same place.
     """
     if one is two or (id(one), id(two)) in _open:
         return True
@@ -53,7 +53,8 @@ def same(one: Any, two: Any, *, tolerance: float = 0.0, _open: Pairs = frozenset
 
 
 def same_tensor(one: Tensor, two: Tensor) -> bool:
-    """Equal dtype, shape and values, where NaN equals NaN; jagged tensors by their rows."""
+    """Return True for equal dtype, shape and values, where NaN equals NaN; jagged tensors are
+    compared by their rows."""
     if one.dtype != two.dtype or one.is_nested != two.is_nested:
         return False
     if one.is_nested:
@@ -81,12 +82,12 @@ def _same_plain(one: Any, two: Any, tolerance: float) -> bool:
 
 
 def shape_of(value: Any) -> list[Any]:
-    """Shape for a message; the ragged dimension of a jagged tensor is `j`."""
+    """Return the shape for a message; the ragged dimension of a jagged tensor is `j`."""
     return [size if isinstance(size, int) else "j" for size in value.shape]
 
 
 def describe(value: Any) -> str:
-    """A value for a message: kind and shape of what is large, the value of what is small."""
+    """Describe a value for a message: kind and shape of large values, the value of small ones."""
     if isinstance(value, Tensor):
         return f"{shape_of(value)} {str(value.dtype).removeprefix('torch.')}"
     if isinstance(value, np.ndarray):

@@ -1,6 +1,7 @@
-"""Functions beside the class, under the names that code written for verl imports.
+"""Functions of verl's DataProto module, under the names that code written for verl imports.
 
-Divisors, folding rows to groups, single rows to a batch, the rows of all ranks, and batches that are still being made.
+Padding to divisors, folding of rows to groups, collation of single rows, gathering of all ranks'
+rows, and futures of batches.
 """
 
 from __future__ import annotations
@@ -29,9 +30,11 @@ logger = logging.getLogger(__name__)
 
 
 def pad_dataproto_to_divisor(data: Proto, size_divisor: int) -> tuple[Proto, int]:
-    """The batch with its first rows appended, over and over, until `size_divisor` divides it, and how many they are.
+    """Append the first rows, repeatedly, until `size_divisor` divides the batch; return it and the
+    number of appended rows.
 
-    A batch without rows has nothing to repeat and stays as it is. Raises: DataProtoError for a divisor below one.
+    A batch without rows has nothing to repeat and stays unchanged. Raises: DataProtoError for a
+    divisor below one.
     """
     if not isinstance(data, DataProto):
         raise DataProtoError(f"only a DataProto can be padded, not a {type(data).__name__}")
@@ -45,14 +48,16 @@ def pad_dataproto_to_divisor(data: Proto, size_divisor: int) -> tuple[Proto, int
 
 
 def unpad_dataproto(data: Proto, pad_size: int) -> Proto:
-    """The batch without its last `pad_size` rows. Raises: DataProtoError when it has fewer."""
+    """Return the batch without its last `pad_size` rows. Raises: DataProtoError when it has
+    fewer."""
     if not 0 <= pad_size <= len(data):
         raise DataProtoError(f"cannot take {pad_size} padding rows off {len(data)} rows")
     return data.slice(0, len(data) - pad_size) if pad_size else data
 
 
 def fold_batch_dim(data: Proto, new_batch_size: int) -> Proto:
-    """[bsz, ...] to [new_batch_size, bsz // new_batch_size, ...]. Raises: DataProtoError when it does not divide."""
+    """Reshape [bsz, ...] to [new_batch_size, bsz // new_batch_size, ...]. Raises: DataProtoError
+    when it does not divide."""
     num_rows = len(data)
     if new_batch_size < 1 or num_rows % new_batch_size:
         raise DataProtoError(f"cannot fold {num_rows} rows into {new_batch_size} groups")
@@ -60,12 +65,13 @@ def fold_batch_dim(data: Proto, new_batch_size: int) -> Proto:
 
 
 def unfold_batch_dim(data: Proto, batch_dims: int = 2) -> Proto:
-    """The first `batch_dims` dimensions of every column become one. Raises: DataProtoError when a column has fewer."""
+    """Merge the first `batch_dims` dimensions of every column. Raises: DataProtoError when a column
+    has fewer."""
     return _reshaped(data, (-1,), batch_dims)
 
 
 def _reshaped(data: Proto, leading: tuple[int, ...], replaced: int) -> Proto:
-    """Every column with its first `replaced` dimensions reshaped to `leading`."""
+    """Return every column with its first `replaced` dimensions reshaped to `leading`."""
     batch = None
     if data.batch is not None:
         values = {key: _reshape(key, value, leading, replaced) for key, value in data.batch.items()}
@@ -88,7 +94,8 @@ def _reshape(key: str, value: Any, leading: tuple[int, ...], replaced: int) -> A
 
 
 def collate_fn(x: Sequence[DataProtoItem]) -> DataProto:
-    """A batch of single rows; jagged where their lengths differ. Raises: DataProtoError for no rows."""
+    """Return a batch of single rows; jagged where their lengths differ. Raises: DataProtoError for
+    no rows."""
     if not x:
         raise DataProtoError("collate_fn: no rows to put together")
     batch = None
@@ -112,14 +119,15 @@ def _stacked(rows: list[Any], ragged: bool, shared_offsets: dict[tuple[int, ...]
 
 
 Header = dict[str, tuple[str, torch.dtype, list[int]]]
-"""Of each tensor column: dense or jagged, dtype, trailing shape of its values."""
+"""Kind (dense or jagged), dtype and trailing shape of each tensor column."""
 
 
 def all_gather_data_proto(data: DataProto, process_group: dist.ProcessGroup | None = None) -> None:
     """Replace the rows of `data`, in place, by those of all ranks in rank order. Collective.
 
-    Ranks may hold different numbers of rows, and jagged rows of any length. `meta_info` stays each rank's own. Tensors
-    come back on the device they were on. Raises: DataProtoError, on every rank, when the ranks' columns differ.
+    Ranks may have different numbers of rows, and jagged rows of any length. `meta_info` stays each
+    rank's own. Tensors are returned on the device they were on. Raises: DataProtoError, on every
+    rank, when the ranks' columns differ.
     """
     mine = _header(data)
     gathered: list[Any] = [None] * dist.get_world_size(process_group)
@@ -162,7 +170,8 @@ def _gathered(value: Tensor, group: dist.ProcessGroup | None, known_offsets: lis
 
 
 def _rows_of_all(dense: Tensor, group: dist.ProcessGroup | None) -> Tensor:
-    """[sum of N over ranks, ...]; ranks are padded to the longest, because a collective moves equal shapes."""
+    """Return [sum of N over ranks, ...]; ranks are padded to the longest, because a collective
+    moves equal shapes."""
     device = _collective_device(group)
     counts = [torch.zeros(1, dtype=torch.long, device=device) for _ in range(dist.get_world_size(group))]
     dist.all_gather(counts, torch.tensor([dense.shape[0]], device=device), group=group)
@@ -186,9 +195,11 @@ def _collective_device(group: dist.ProcessGroup | None) -> torch.device:
 
 @dataclass
 class DataProtoFuture:
-    """The answers of several workers, joined by `collect_fn` and cut by `dispatch_fn` where `get` is called.
+    """Answers of several workers, joined by `collect_fn` and cut by `dispatch_fn` where `get` is
+    called.
 
-    `futures` are Ray object references or `concurrent.futures.Future`s. The driver passes it on without fetching.
+    `futures` are Ray object references or `concurrent.futures.Future`s. The driver passes it on
+    without fetching.
     """
 
     collect_fn: Callable[[list[Any]], Any]
@@ -197,18 +208,19 @@ class DataProtoFuture:
 
     @staticmethod
     def concat(data: Sequence[Any]) -> DataProtoFuture:
-        """The rows of all answers, in order."""
+        """Return the rows of all answers, in order."""
         return DataProtoFuture(collect_fn=DataProto.concat, futures=list(data))
 
     def chunk(self, chunks: int) -> list[DataProtoFuture]:
-        """Futures of equal consecutive parts."""
+        """Return futures of equal consecutive parts."""
         return [
             DataProtoFuture(self.collect_fn, self.futures, partial(_chunk, index=index, chunks=chunks))
             for index in range(chunks)
         ]
 
     def get(self) -> Any:
-        """Wait and fetch. Raises: what a worker raised, or DataProtoError for an answer that is no DataProto."""
+        """Wait and fetch. Raises: the error of a worker, or DataProtoError for an answer that is
+        not a DataProto."""
         waiting = [future if hasattr(future, "result") else future.future() for future in self.futures]
         answers = [future.result() for future in waiting]
         for number, answer in enumerate(answers):

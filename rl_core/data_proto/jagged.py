@@ -16,18 +16,21 @@ from rl_core.data_proto.errors import DataProtoError
 
 
 def is_jagged(value: object) -> bool:
-    """Whether a value is a nested tensor; the contract of a batch leaves only the jagged layout."""
+    """Return True for a nested tensor; the contract of a batch only allows the jagged layout."""
     return isinstance(value, Tensor) and value.is_nested
 
 
 def check_layout(key: str, value: Tensor) -> None:
-    """Raises: DataProtoError for a nested tensor that is not jagged."""
+    """Check the layout of a nested tensor.
+
+    Raises: DataProtoError when it is not jagged.
+    """
     if value.is_nested and value.layout != torch.jagged:
         raise DataProtoError(f"{key!r} is a nested tensor of layout {value.layout}; make it with layout=torch.jagged")
 
 
 def parts(nested: Any) -> tuple[Tensor, Tensor]:
-    """Values and offsets of a column that is ragged in dimension 1 and has no holes."""
+    """Return values and offsets of a column that is ragged in dimension 1 and has no holes."""
     if nested._ragged_idx != 1:
         raise DataProtoError(f"a jagged column must be ragged in dimension 1, not {nested._ragged_idx}")
     if nested.lengths() is None:
@@ -37,17 +40,17 @@ def parts(nested: Any) -> tuple[Tensor, Tensor]:
 
 
 def join(values: Tensor, offsets: Tensor) -> Tensor:
-    """The jagged tensor of these values and offsets."""
+    """Return the jagged tensor of these values and offsets."""
     return torch.nested.nested_tensor_from_jagged(values, offsets)
 
 
 def offsets_of(lengths: Tensor) -> Tensor:
-    """[N + 1] offsets of rows with these lengths."""
+    """Return the [N + 1] offsets of rows with these lengths."""
     return torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
 
 
 def gather_plan(offsets: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
-    """Offsets of the rows at `index`, and the positions of their values."""
+    """Return the offsets of the rows at `index`, and the positions of their values."""
     index = index.to(offsets.device)
     lengths = offsets.diff()[index]
     taken = offsets_of(lengths)
@@ -56,7 +59,8 @@ def gather_plan(offsets: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def concatenated(columns: Sequence[Tensor], shared_offsets: dict[tuple[int, ...], Tensor]) -> Tensor:
-    """The rows of all columns, in order. `shared_offsets` holds what this operation has joined already."""
+    """Return the rows of all columns, in order. `shared_offsets` holds the offsets that this
+    operation has joined already."""
     split = [parts(column) for column in columns]
     key = tuple(id(offsets) for _, offsets in split)
     if key not in shared_offsets:
@@ -65,7 +69,8 @@ def concatenated(columns: Sequence[Tensor], shared_offsets: dict[tuple[int, ...]
 
 
 def unfolded(key: str, nested: Tensor, num_chunks: int) -> Tensor:
-    """Each row cut into `num_chunks` equal rows. Raises: DataProtoError when a length does not divide."""
+    """Return each row cut into `num_chunks` equal rows. Raises: DataProtoError when a length does
+    not divide."""
     values, offsets = parts(nested)
     lengths = offsets.diff()
     if bool((lengths % num_chunks).any()):

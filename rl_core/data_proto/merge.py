@@ -17,7 +17,7 @@ from rl_core.data_proto.errors import DataProtoError
 from rl_core.data_proto.rows import unchecked
 
 META_TOLERANCE = 1e-6
-"""Ranks may compute the same metadata float in another order; so far apart are they still one value."""
+"""Tolerance of equal metadata floats, which ranks may compute in another order."""
 
 METRICS = "metrics"
 
@@ -53,14 +53,18 @@ def union_numpy_dict(tensor_dict1: dict[str, np.ndarray], tensor_dict2: dict[str
 
 
 def check_shared(one: Any, two: Any, kind: str) -> None:
-    """Raises: DataProtoError naming a shared key whose values differ."""
+    """Check that shared keys have equal values.
+
+    Raises: DataProtoError naming a key whose values differ.
+    """
     for key in sorted(set(one.keys()) & set(two.keys()), key=str):
         if not same(one[key], two[key]):
             raise DataProtoError(f"union: {key!r} differs: {describe(one[key])} and {describe(two[key])} ({kind})")
 
 
 def merged_meta(metas: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """One `meta_info` for the joined rows: equal values once, `metrics` as a list of values under each name.
+    """Return one `meta_info` for the joined rows: equal values once, `metrics` as a list of values
+    under each name.
 
     Raises: DataProtoError when a key other than `metrics` has values that differ by more than 1e-6.
     """
@@ -84,7 +88,8 @@ def merged_meta(metas: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def cat_batches(batches: Sequence[TensorDictBase | None]) -> TensorDict | None:
-    """The rows of all batches. Raises: DataProtoError when their keys, kinds or trailing shapes differ."""
+    """Return the rows of all batches. Raises: DataProtoError when their keys, kinds or trailing
+    shapes differ."""
     first = batches[0]
     keys = None if first is None else sorted(first.keys(), key=str)
     for part, batch in enumerate(batches):
@@ -100,7 +105,8 @@ def cat_batches(batches: Sequence[TensorDictBase | None]) -> TensorDict | None:
 
 
 def cat_columns(tables: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """The rows of all columns. Raises: DataProtoError when keys or trailing shapes differ."""
+    """Return the rows of all columns. Raises: DataProtoError when keys or trailing shapes
+    differ."""
     first = tables[0]
     for part, table in enumerate(tables):
         if table.keys() != first.keys():

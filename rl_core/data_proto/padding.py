@@ -1,4 +1,4 @@
-"""Whether batches are padded when cut, and rows of unequal length made one tensor."""
+"""Setting for padding batches that are cut, and stacking of rows of unequal length."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ class _ConfigMeta(type):
 
     @property
     def auto_padding(cls) -> bool:
-        """Whether every batch of this process is padded when it is cut into chunks; off unless set."""
+        """True if every batch of this process is padded when it is cut into chunks; off by
+        default."""
         return _ConfigMeta._auto_padding
 
     @auto_padding.setter

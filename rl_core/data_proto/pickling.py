@@ -1,15 +1,17 @@
-"""How a batch is pickled: its tensors as protocol 5 buffers, which may travel out of band, without a copy.
+"""Pickling of a batch: its tensors are protocol 5 buffers, which may travel out of band, without a
+copy.
 
 Ray and any other caller that passes `buffer_callback` get the tensors' own memory. A plain
-`pickle.dumps(proto, protocol=5)` copies each tensor once into the stream; protocols 3 and 4 copy it twice. Protocol 2
-(that of `torch.save`) leaves the tensors to torch.
+`pickle.dumps(proto, protocol=5)` copies each tensor once into the stream; protocols 3 and 4 copy it
+twice. Protocol 2 (that of `torch.save`) leaves the tensors to torch.
 
-Tensors in object columns and in metadata travel the same way, and what is shared stays shared: siblings that hold one
-image still hold one image. Only data travels, not the autograd graph. A tensor from an accelerator comes back on the
-same device where there is one, else on the CPU. Tensors with no flat memory (sparse, quantised, subclasses) are left to
-torch.
+Tensors in object columns and in metadata are packed the same way, and shared tensors stay shared:
+siblings that hold one image still hold one image. Only data is pickled, not the autograd graph. A
+tensor from an accelerator is restored on the same device if it exists, else on the CPU. Tensors
+without flat memory (sparse, quantised, subclasses) are left to torch.
 
-For transports that carry neither pickles nor tensors, `serialize_tensordict` gives plain (dtype, shape, bytes) tuples.
+For transports that carry neither pickles nor tensors, `serialize_tensordict` gives plain (dtype,
+shape, bytes) tuples.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from rl_core.data_proto.errors import DataProtoError
 
 
 class PackedTensor:
-    """Stands for a dense tensor in a pickle; unpickling gives the tensor."""
+    """Packed form of a dense tensor in a pickle; unpickling gives the tensor."""
 
     __slots__ = ("tensor",)
 
@@ -45,7 +47,8 @@ class PackedTensor:
 
 
 class PackedJagged:
-    """Stands for a jagged tensor in a pickle; its offsets are packed once for all columns that share them."""
+    """Packed form of a jagged tensor in a pickle; its offsets are packed once for all columns that
+    share them."""
 
     __slots__ = ("offsets", "values")
 
@@ -57,7 +60,7 @@ class PackedJagged:
 
 
 class PackedTensorDict:
-    """Stands for a TensorDict in a pickle."""
+    """Packed form of a TensorDict in a pickle."""
 
     __slots__ = ("batch_size", "device", "values")
 
@@ -69,7 +72,7 @@ class PackedTensorDict:
 
 
 PLAIN = frozenset({str, bytes, int, float, bool, type(None)})
-"""Types that hold no tensor and are met by the thousand."""
+"""Frequent types that never contain a tensor."""
 
 
 class Packer:
@@ -81,7 +84,8 @@ class Packer:
         self._alive: list[Any] = []
 
     def pack(self, value: Any) -> Any:
-        """The value with its tensors packed, at any depth of dicts, lists, tuples and object arrays."""
+        """Return the value with its tensors packed, at any depth of dicts, lists, tuples and object
+        arrays."""
         if _holds_nothing(value):
             return value
         if id(value) not in self._done:
@@ -132,7 +136,7 @@ def _is_packed(cls: type) -> bool:
 
 
 def _holds_nothing(value: Any) -> bool:
-    """Whether a value can be told at a glance to hold no tensor."""
+    """Return True if a value certainly contains no tensor, by its type."""
     cls = type(value)
     if cls is dict:
         return PLAIN.issuperset(map(type, value.values()))
@@ -142,16 +146,17 @@ def _holds_nothing(value: Any) -> bool:
 
 
 def flat_bytes(tensor: Tensor) -> tuple[str, tuple[int, ...], Any]:
-    """Name of the dtype, shape, and the bytes in row order: its own memory for a contiguous tensor on the CPU."""
+    """Return the name of the dtype, the shape, and the bytes in row order: its own memory for a
+    contiguous tensor on the CPU."""
     flat = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().view(-1)
     return str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), flat.view(torch.uint8).numpy()
 
 
 def tensor_from_bytes(dtype: str, shape: tuple[int, ...], data: Any, device: str = "cpu") -> Tensor:
-    """The tensor whose bytes lie in a buffer, without copying them.
+    """Return the tensor whose bytes are in a buffer, without copying them.
 
-    Torch knows no read-only memory. A tensor over a read-only buffer (the object store's) therefore shares it, and
-    writing into it in place writes into the store: `DataProto.clone()` gives memory of one's own.
+    Torch has no read-only memory. A tensor over a read-only buffer (the object store's) therefore
+    shares it, and an in-place write changes the store: `DataProto.clone()` gives separate memory.
     """
     memory = memoryview(data)
     torch_dtype = getattr(torch, dtype)
@@ -174,7 +179,7 @@ def _tensordict(values: dict[str, Any], batch_size: tuple[int, ...], device: str
 
 
 def _present(device: str) -> torch.device:
-    """The device itself where this process has it, else the CPU."""
+    """Return the device if this process has it, else the CPU."""
     wanted = torch.device(device)
     if wanted.type in ("cpu", "meta"):
         return wanted
@@ -197,18 +202,19 @@ SerializedTensor = tuple[str, tuple[int, ...], Any]
 
 
 def serialize_single_tensor(obj: Tensor) -> SerializedTensor:
-    """A dense tensor as (dtype, shape, bytes); the bytes are the tensor's own memory where they can be."""
+    """Return a dense tensor as (dtype, shape, bytes); the bytes are the tensor's own memory if
+    possible."""
     return flat_bytes(obj)
 
 
 def deserialize_single_tensor(arr: SerializedTensor) -> Tensor:
-    """The tensor, in memory of its own."""
+    """Return the tensor, in its own memory."""
     dtype, shape, data = arr
     return tensor_from_bytes(dtype, tuple(shape), bytearray(data))
 
 
 def serialize_tensordict(batch: TensorDict) -> tuple[tuple[int, ...], str | None, dict[str, Any]]:
-    """Batch size, device and the tensors; a nested one as its layout and its rows."""
+    """Return batch size, device and the tensors; a nested one as its layout and its rows."""
     items: dict[str, Any] = {}
     for key, value in batch.items():
         if not isinstance(value, Tensor):
@@ -218,7 +224,8 @@ def serialize_tensordict(batch: TensorDict) -> tuple[tuple[int, ...], str | None
 
 
 def deserialize_tensordict(arr: tuple[Any, Any, dict[str, Any]]) -> TensorDict:
-    """The TensorDict that `serialize_tensordict` took. Raises: DataProtoError for anything else."""
+    """Return the TensorDict that `serialize_tensordict` serialised. Raises: DataProtoError for
+    anything else."""
     batch_size, device, items = arr
     values: dict[str, Tensor] = {}
     for key, item in items.items():
@@ -234,7 +241,8 @@ def deserialize_tensordict(arr: tuple[Any, Any, dict[str, Any]]) -> TensorDict:
 
 
 def _nested(nested: Tensor) -> tuple[str, list[SerializedTensor]]:
-    """The layout and the rows, of a jagged tensor with an empty one behind them: it keeps dtype and trailing shape."""
+    """Return the layout and the rows, followed by an empty row for a jagged tensor, which keeps
+    dtype and trailing shape."""
     if nested.layout != torch.jagged:
         return "strided", [serialize_single_tensor(row) for row in nested.unbind()]
     values, offsets = jagged.parts(nested.detach())

@@ -1,4 +1,5 @@
-"""Which rows: one selection for every column of a batch, as views where they are consecutive; and rows cut further."""
+"""Selection of rows, the same for every column of a batch, as views if they are consecutive; and
+rows cut further."""
 
 from __future__ import annotations
 
@@ -40,13 +41,13 @@ class Rows:
         self._plans: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
 
     def of_batch(self, batch: TensorDictBase | None) -> TensorDict | None:
-        """The rows of a batch, as a new TensorDict on the same device."""
+        """Return the rows of a batch, as a new TensorDict on the same device."""
         if batch is None:
             return None
         return unchecked({key: self.of(value) for key, value in batch.items()}, self.count, batch.device)
 
     def of(self, value: Any) -> Any:
-        """The rows of one value of a batch: a tensor, a jagged tensor or a TensorDict."""
+        """Return the rows of one value of a batch: a tensor, a jagged tensor or a TensorDict."""
         if isinstance(value, Tensor) and not value.is_nested:
             if self.slice is not None:
                 return value[self.slice]
@@ -56,7 +57,7 @@ class Rows:
         return value[self.slice if self.slice is not None else self.tensor]
 
     def of_columns(self, columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The rows of numpy columns; dtypes stay."""
+        """Return the rows of numpy columns, with unchanged dtypes."""
         at = self.slice if self.slice is not None else self.array
         return {key: column[at] for key, column in columns.items()}
 
@@ -83,7 +84,7 @@ class Rows:
 def consecutive(
     batch: TensorDictBase | None, columns: dict[str, np.ndarray], num_rows: int, size: int
 ) -> Iterator[Any]:
-    """Pairs (batch, columns) of at most `size` consecutive rows each, as views."""
+    """Yield pairs (batch, columns) of at most `size` consecutive rows each, as views."""
     if not num_rows:
         return iter(())
     spans = [slice(start, min(start + size, num_rows)) for start in range(0, num_rows, size)]
@@ -106,7 +107,8 @@ def consecutive(
 
 
 def unchecked(values: dict[str, Any], num_rows: int, device: torch.device | None) -> TensorDict:
-    """A TensorDict of values known to have `num_rows` rows; its public constructor would check every one again."""
+    """Return a TensorDict of values known to have `num_rows` rows; its public constructor would
+    check every one again."""
     source: Any = values
     return TensorDict._new_unsafe(source, batch_size=torch.Size([num_rows]), device=device)
 
@@ -122,13 +124,14 @@ NO_EFFECT = {
     "multiprocessing_context",
     "in_order",
 }
-"""DataLoader settings about loading in the background; here the rows are in memory already."""
+"""DataLoader settings about background loading, which have no effect on rows in memory."""
 
 
 def mini_batch_rows(
     num_rows: int, mini_batch_size: int, epochs: int, seed: int | None, dataloader_kwargs: dict[str, Any] | None
 ) -> Iterator[slice | Tensor]:
-    """The rows of each mini-batch; the arguments are checked now, not at the first mini-batch."""
+    """Yield the rows of each mini-batch; the arguments are checked now, not at the first
+    mini-batch."""
     options = dict(dataloader_kwargs or {})
     generator = options.pop("generator", None)
     shuffle = bool(options.pop("shuffle", seed is not None))
@@ -161,10 +164,11 @@ def _mini_batch_rows(
 
 
 def chunked(key: str, value: Any, n_split: int) -> Any:
-    """Each row cut into `n_split` rows: [N, n_split * C, ...] to [N * n_split, C, ...].
+    """Cut each row into `n_split` rows: [N, n_split * C, ...] to [N * n_split, C, ...].
 
-    A jagged column is cut by each row's length, an object column by each object's (a matrix, or lists of one length, by
-    the second dimension). Raises: DataProtoError naming the column when it does not divide.
+    A jagged column is cut by each row's length, an object column by each object's (a matrix, or
+    lists of one length, by the second dimension). Raises: DataProtoError naming the column when it
+    does not divide.
     """
     if isinstance(value, Tensor) and value.is_nested:
         return jagged.unfolded(key, value, n_split)
@@ -190,7 +194,7 @@ def _chunked_objects(key: str, column: np.ndarray, n_split: int) -> np.ndarray:
 
 
 def _positions(index: Any, num_rows: int) -> np.ndarray:
-    """[K] non-negative row numbers."""
+    """Return [K] non-negative row numbers."""
     array = index.detach().cpu().numpy() if isinstance(index, Tensor) else np.asarray(index)
     if array.ndim != 1:
         raise DataProtoError(f"rows are chosen by a one-dimensional index, not one of shape {array.shape}")

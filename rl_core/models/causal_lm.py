@@ -30,7 +30,7 @@ from rl_core.models.value_head import ValueHead
 from schemas.recipe import ModelConfig
 
 CHUNK_TOKENS = 1024
-"""Positions whose vocabulary row exists at once: bounds the memory of the log-softmax."""
+"""Positions whose vocabulary logits exist at once, which bounds the memory of the log-softmax."""
 
 
 class SharedSequences(Protocol):
@@ -42,19 +42,22 @@ class SharedSequences(Protocol):
 
 
 class CausalLMPolicy(nn.Module):
-    """A language model as a policy: its forward gives the log-probability of each response token."""
+    """A language model as a policy: its forward gives the log-probability of each response
+    token."""
 
     num_choices: int | None = None
-    """Tokens that may be written are the first so many of the head's; None is all of them."""
+    """Number of the head's tokens, from the first, that may be sampled; None means all of them."""
     num_known_words: int | None = None
-    """Rows of the embedding where the tokenizer has special tokens beyond them; None where it has none."""
+    """Rows of the embedding, if the tokenizer has special tokens beyond them; None if it has
+    none."""
     projection_scale: float | None
-    """The model's logits are its projection's times this; None where they are something else: see `head`."""
+    """Factor from the projection to the model's logits; None if they are computed otherwise: see
+    `head`."""
     sequence_parallel: SharedSequences | None = None
-    """The ranks that compute each sequence together with this one."""
+    """Ranks that compute each sequence together with this one."""
     _wide_head: Tensor | None = None
     paths: Paths | None = None
-    """Which ways of computing were found to give what the model itself gives; None where nobody looked."""
+    """Ways of computing that were found to give the model's own results; None before the check."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -68,7 +71,8 @@ class CausalLMPolicy(nn.Module):
 
     @property
     def head_model(self) -> Any:
-        """What makes logits of hidden states: the transformers model itself, or one inside it."""
+        """The module that computes logits from hidden states: the transformers model, or one inside
+        it."""
         return self.language_model
 
     @property
@@ -77,19 +81,20 @@ class CausalLMPolicy(nn.Module):
         return backbone_of(self.language_model)
 
     def compute_part_alone(self, alone: bool) -> bool:
-        """Whether the language model inside a larger model computes text by itself, without what is around it.
+        """Compute text with the language model inside a larger model, without the modules around
+        it.
 
-        Returns: whether there is anything around it.
+        Returns: True if there are any modules around it.
         """
         return False
 
     def hidden_states(self, inputs: Mapping[str, Any]) -> Tensor:
-        """The last hidden states [B, L, H]. Args: inputs: as of `inputs`."""
+        """Return the last hidden states [B, L, H]. Args: inputs: result of `inputs`."""
         backbone = self.backbone
         return backbone(**taken_by(backbone, inputs), use_cache=False).last_hidden_state
 
     def logits(self, hidden_NH: Tensor) -> Tensor:
-        """The model's own logits [N, V], of the words that may be written."""
+        """Return the model's own logits [N, V] of the tokens that may be sampled."""
         projection = self.language_model.get_output_embeddings()
         weight = getattr(projection, "weight", None)
         states_NH = hidden_NH if weight is None else hidden_NH.to(weight.dtype)
@@ -102,7 +107,7 @@ class CausalLMPolicy(nn.Module):
         return logits_NV if self.projection_scale == 1.0 else logits_NV * self.projection_scale
 
     def _projected(self, states_NH: Tensor, weight_VH: Any) -> Tensor:
-        """What a plain projection gives, not rounded to the format of its factors."""
+        """Return a plain projection, not rounded to the format of its factors."""
         if self._wide_head is None:
             return self.choices(product_in_float32(states_NH, weight_VH.t()))
         with multiplied_as_bfloat16(states_NH.dtype):
@@ -110,16 +115,17 @@ class CausalLMPolicy(nn.Module):
 
     @property
     def is_exact(self) -> bool:
-        """Whether a token gets the same bits whatever is computed beside it; see `exact`."""
+        """True if a token gets the same bits whatever else is in its batch; see `exact`."""
         return is_exact(self.language_model)
 
     def make_exact(self) -> None:
-        """Let it be so. Raises: ModelError when the model cannot."""
+        """Make the policy exact. Raises: ModelError when the model does not support it."""
         make_exact(self.language_model)
 
     @contextmanager
     def ready_to_decode(self) -> Iterator[Packed]:
-        """For the block, in which no weight changes, products of few rows are quick. Yields: those of the layers."""
+        """Speed up products of few rows during the block, in which no weight changes. Yields: the
+        packed weights."""
         if self.is_exact:
             with weights_at_hand(self.language_model):
                 yield {}
@@ -150,13 +156,14 @@ class CausalLMPolicy(nn.Module):
         share_prompts: bool = False,
         media_B: Sequence[PromptMedia | None] | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Log-probabilities [B, T] of the response tokens, zero where the mask is, and entropy [B, T] or None.
+        """Return log-probabilities [B, T] of the response tokens, zero where the mask is 0, and
+        entropy [B, T] or None.
 
-        Only positions with a set mask meet the vocabulary projection. The entropy carries a gradient only on request,
-        since it doubles what the log-softmax keeps for the backward pass.
-        Args: packed: run the rows end to end without their padding (after `enable_packing`); the result is the same.
-        share_prompts: besides, compute the prompt of adjacent rows that have the same one only once (after
-        `enable_prompt_sharing`). media_B: what each row shows besides text.
+        Only positions with a set mask go through the vocabulary projection. The entropy has a
+        gradient only on request, since that doubles the memory of the log-softmax for the backward
+        pass. Args: packed: compute the rows end to end without padding (after `enable_packing`);
+        the result is the same. share_prompts: also compute the common prompt of adjacent rows only
+        once (after `enable_prompt_sharing`). media_B: media of each row besides text.
         """
         keep_BT = response_mask_BT.bool()
         acts_BL = torch.zeros_like(input_ids_BL, dtype=torch.bool)
@@ -191,7 +198,8 @@ class CausalLMPolicy(nn.Module):
         position_ids_BL: Tensor,
         media_B: Sequence[PromptMedia | None] | None,
     ) -> dict[str, Any]:
-        """Keyword arguments of the model's forward. Raises: ModelError when a row shows what the model cannot see."""
+        """Return the keyword arguments of the model's forward. Raises: ModelError when a row has
+        media that the model does not support."""
         if any(media is not None for media in media_B or ()):
             raise ModelError(f"{type(self.language_model).__name__} sees no pictures; the rows have some")
         known = self.num_known_words
@@ -203,14 +211,16 @@ class CausalLMPolicy(nn.Module):
         return {"input_ids": input_ids_BL, "attention_mask": attention_mask_BL, "position_ids": position_ids_BL}
 
     def reply_positions(self, last_R: Tensor, step: int) -> Tensor:
-        """Position ids of a reply's token `step` (0 is the first), [R, 1] or with several axes [A, R, 1].
+        """Return position ids of a reply's token `step` (0 is the first), [R, 1] or with several
+        axes [A, R, 1].
 
-        Args: last_R: of the last token before the reply.
+        Args: last_R: position of the last token before the reply.
         """
         return (last_R + 1 + step)[:, None]
 
     def choices(self, logits: Tensor) -> Tensor:
-        """Of what the head says in the last axis, all that may be written: its first so many rows."""
+        """Return the logits of the tokens that may be sampled, from the last axis of the head's
+        output."""
         return logits if self.num_choices is None else logits[..., : self.num_choices]
 
     @property
@@ -224,7 +234,7 @@ class CausalLMPolicy(nn.Module):
 
     @property
     def lora_targets(self) -> list[str] | str:
-        """Linear layers that get an adapter unless a recipe names others."""
+        """Linear layers that get an adapter by default."""
         linear = {name: module for name, module in self.model.named_modules() if isinstance(module, nn.Linear)}
         if all(type(module) is nn.Linear for module in linear.values()):
             return "all-linear"
@@ -238,7 +248,7 @@ class CausalLMPolicy(nn.Module):
             recompute_in_backward(block)
 
     def why_no_packing(self) -> str | None:
-        """Why `packed=True` would not give the same; None where it does."""
+        """Return the reason why `packed=True` would change the result; None if it does not."""
         if self.is_exact:
             return "packed rows are no exact ones"
         if self.paths is not None and (why := self.paths.why_not(Path.PACKED)):
@@ -246,7 +256,8 @@ class CausalLMPolicy(nn.Module):
         return packing.why_not(self.language_model)
 
     def enable_packing(self) -> None:
-        """Allow `packed=True`. Raises: ModelError when a packed row would not get what the model itself gives."""
+        """Allow `packed=True`. Raises: ModelError when a packed row would differ from the model's
+        own result."""
         if self.is_exact:
             raise ModelError(
                 "placement.max_tokens_per_micro_batch: packed rows are no exact ones; unset it, or model.exact"
@@ -259,7 +270,8 @@ class CausalLMPolicy(nn.Module):
         packing.enable_packing(self.language_model)
 
     def why_no_prompt_sharing(self) -> str | None:
-        """Why `share_prompts=True` would not give the same; None where it does."""
+        """Return the reason why `share_prompts=True` would change the result; None if it does
+        not."""
         if self.is_exact:
             return "shared prompts are no exact ones"
         if self.sequence_parallel is not None:
@@ -269,7 +281,8 @@ class CausalLMPolicy(nn.Module):
         return shared_prompts.why_not(self.language_model)
 
     def enable_prompt_sharing(self) -> bool:
-        """Allow `share_prompts=True` if the result is the same then. Returns: whether it is."""
+        """Allow `share_prompts=True` if it does not change the result. Returns: True if it is
+        allowed."""
         if self.why_no_prompt_sharing() is not None:
             return False
         packing.enable_packing(self.language_model)
@@ -306,10 +319,10 @@ class CausalLMPolicy(nn.Module):
 
 
 def load_policy(source: str, config: ModelConfig, paths: Paths | None = None) -> CausalLMPolicy:
-    """The policy with float32 master weights.
+    """Load the policy with float32 master weights.
 
-    Args: paths: what an earlier load of the same model found out; unset looks again.
-    Raises: ModelError when the model cannot be loaded, or is no model that can be trained.
+    Args: paths: findings of an earlier load of the same model; unset checks again. Raises:
+    ModelError when the model cannot be loaded or trained.
     """
     from transformers import AutoModelForCausalLM
 
@@ -319,7 +332,8 @@ def load_policy(source: str, config: ModelConfig, paths: Paths | None = None) ->
 
 
 def load_model(auto_class: Any, source: str, config: ModelConfig, what: str) -> Any:
-    """Float32 weights by one of transformers' auto classes. Raises: ModelError when they cannot be loaded."""
+    """Load float32 weights by one of transformers' auto classes. Raises: ModelError when they
+    cannot be loaded."""
     name, _, revision = source.partition("@")
     load = partial(auto_class.from_pretrained, name, revision=revision or None, dtype=torch.float32)
     try:
@@ -336,8 +350,8 @@ def load_model(auto_class: Any, source: str, config: ModelConfig, what: str) -> 
 
 
 def recompute_in_backward(block: nn.Module) -> None:
-    """Let a block keep its inputs alone for the backward pass, in evaluation mode, too, which transformers' way does
-    not."""
+    """Keep only a block's inputs for the backward pass, also in evaluation mode, unlike
+    transformers' own way."""
     forward = block.forward
 
     def recomputed(*args: Any, **kwargs: Any) -> Any:
@@ -349,9 +363,11 @@ def recompute_in_backward(block: nn.Module) -> None:
 
 
 def blocks(policy: Any) -> list[nn.Module]:
-    """The repeated transformer blocks, which FSDP wraps one by one; found by class, wrapped or not, the outermost.
+    """Return the repeated transformer blocks, which FSDP wraps one by one; found by class, wrapped
+    or not, the outermost.
 
-    A block that shares a parameter with what is outside of it is none: who gathers the one would free the other.
+    A block that shares a parameter with another module is left out: gathering one would free the
+    other.
     """
     names = set(policy.block_classes)
     found = [module for module in policy.modules() if names & {cls.__name__ for cls in type(module).__mro__}]
@@ -362,5 +378,5 @@ def blocks(policy: Any) -> list[nn.Module]:
 
 
 def _num_places(module: nn.Module) -> Counter[int]:
-    """In how many modules each parameter stands."""
+    """Count the modules that share each parameter."""
     return Counter(id(one) for part in module.modules() for one in part._parameters.values() if one is not None)

@@ -1,13 +1,16 @@
-"""Forward passes that give a token the same bits whatever else is computed beside it: `model.exact: true`.
+"""Batch-invariant forward passes, which give a token the same bits whatever else is in its batch:
+`model.exact: true`.
 
-What a product gives for a row depends on how many rows there are, since libraries choose other kernels for other shapes
-and these add up in another order; in bfloat16 such a difference is then rounded, and grows from layer to layer. So a
-token's log-probability is one number while it is sampled, a token at a time, and another in training, a row at a time.
-Here every product has one shape, every sum one order: rows in blocks, keys in blocks counted from the start of their
-row. What a block lacks is zeros, which change no sum. (Batch invariance, as in He et al. 2025, "Defeating
-Nondeterminism in LLM Inference".) Backward passes are the usual ones.
+The result of a product for a row depends on the number of rows, since libraries choose other
+kernels for other shapes and these sum in another order; in bfloat16 such a difference is then
+rounded, and grows from layer to layer. So a token's log-probability is one number while it is
+sampled, a token at a time, and another in training, a row at a time. Here every product has one
+shape, every sum one order: rows in blocks, keys in blocks counted from the start of their row.
+Blocks are padded with zeros, which change no sum. (Batch invariance, as in He et al. 2025,
+"Defeating Nondeterminism in LLM Inference".) Backward passes are the usual ones.
 
-Axes: N rows, I features in, O features out; B rows, H query heads, K key heads, Q queries, L keys, D head size.
+Axes: N rows, I features in, O features out; B rows, H query heads, K key heads, Q queries, L keys,
+D head size.
 """
 
 from __future__ import annotations
@@ -26,19 +29,20 @@ from rl_core.errors import ModelError
 from rl_core.kernels.float32_matmul import multiplied_as_bfloat16
 
 NAME = "exact"
-"""Under which transformers knows the attention of this file."""
+"""Name of this file's attention in transformers."""
 ROWS = 32
-"""Rows of every product."""
+"""Number of rows in every product."""
 KEYS = 64
-"""Keys that are added up at once."""
+"""Number of keys that are summed at once."""
 AT_HAND = "weight_at_hand"
-"""The attribute of a layer that holds its weight laid out for products."""
+"""Attribute of a layer with its weight in the layout of the products."""
 
 
 def make_exact(model: Any) -> None:
-    """Let a transformers model (below any adapters, which are there already) compute so, in place.
+    """Make a transformers model (below any adapters, which exist already) exact, in place.
 
-    Raises: ModelError when its attention does not go through transformers' interface, or it runs on a GPU.
+    Raises: ModelError when its attention does not go through transformers' interface, or it runs on
+    a GPU.
     """
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import sdpa_mask
@@ -61,13 +65,14 @@ def make_exact(model: Any) -> None:
 
 
 def is_exact(model: Any) -> bool:
-    """Whether `make_exact` was called."""
+    """Return True if `make_exact` was called."""
     return model.config._attn_implementation == NAME
 
 
 @contextmanager
 def weights_at_hand(model: nn.Module) -> Iterator[None]:
-    """For the block, in which no weight changes, layers keep them as their products want them laid out."""
+    """Keep layers' weights in the layout of their products during the block, in which no weight
+    changes."""
     layers = [module for module in model.modules() if isinstance(module, nn.Linear) and "forward" in vars(module)]
     can_pack = torch.backends.mkldnn.is_available()
     try:
@@ -98,7 +103,7 @@ def _layer(layer: nn.Linear, states: Tensor, *, in_float32: bool) -> Tensor:
 
 
 def _in_float32(states_NI: Tensor, weight_IO: Tensor, bias_O: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """states @ weight + bias, block by block, not rounded. Args: dtype: that the numbers of both fit."""
+    """Return states @ weight + bias, block by block, not rounded. Args: dtype: format of both."""
     blocks = pad(states_NI, (0, 0, 0, -len(states_NI) % ROWS)).float().split(ROWS)
     with multiplied_as_bfloat16(dtype):
         parts = [torch.mm(block, weight_IO) for block in blocks]
@@ -107,7 +112,8 @@ def _in_float32(states_NI: Tensor, weight_IO: Tensor, bias_O: Tensor | None, dty
 
 
 class _Product(torch.autograd.Function):
-    """states @ weight.T + bias, block by block. Args: in_float32: do not round the result (a head's logits)."""
+    """Product states @ weight.T + bias, block by block. Args: in_float32: do not round the result
+    (a head's logits)."""
 
     @staticmethod
     def forward(  # type: ignore[override]
@@ -154,7 +160,8 @@ def _attention(
 
 
 def _visible(query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
-    """Which keys each query sees, [B, Q, L]. Args: mask: of transformers, true where it sees; None is causal."""
+    """Return the mask of keys that each query sees, [B, Q, L]. Args: mask: of transformers, True
+    where it sees; None is causal."""
     rows, num_queries, num_keys = len(query), query.shape[2], key.shape[2]
     if mask is not None:
         return (mask if mask.dtype is torch.bool else mask == 0)[:, 0].expand(rows, -1, -1)
@@ -163,7 +170,8 @@ def _visible(query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
 
 
 class _Attend(torch.autograd.Function):
-    """Attention in float32, rounded once at the end; sums run over blocks of keys from the first one of the row."""
+    """Attention in float32, rounded once at the end; sums run over blocks of keys from the first
+    one of the row."""
 
     @staticmethod
     def forward(  # type: ignore[override]
@@ -205,7 +213,7 @@ class _Attend(torch.autograd.Function):
 
 
 def _seen(queries: Tensor, keys: Tensor, values: Tensor, hidden_BQL: Tensor, scale: float) -> Tensor:
-    """What `ROWS` queries see, [B, H, ROWS, D], in float32."""
+    """Return the attention result of `ROWS` queries, [B, H, ROWS, D], in float32."""
     matrices = [states.flatten(0, 1) for states in (queries, keys, values)]
     scores = torch.cat([torch.bmm(matrices[0], block.mT) for block in matrices[1].split(KEYS, 1)], -1)
     scores = scores.view(*queries.shape[:3], -1).mul_(scale).masked_fill_(hidden_BQL[:, None], float("-inf"))

@@ -1,9 +1,10 @@
-"""What a language model makes of its last hidden states: logits, as its own forward computes them.
+"""Logits of a language model from its last hidden states, as its own forward computes them.
 
-Families differ in what they do around `lm_head`: Granite divides the logits, Cohere multiplies them, Gemma 2 caps them
-(tanh), some normalise the states first. None of that is written again here. The model's own forward runs with its
-backbone replaced by one that answers with the given states. Where that turns out to be the projection times a constant,
-as for most families, the projection alone is computed.
+Families differ in what they do around `lm_head`: Granite divides the logits, Cohere multiplies
+them, Gemma 2 caps them (tanh), some normalise the states first. None of that is implemented again
+here. The model's own forward runs with its backbone replaced by one that returns the given states.
+If that turns out to be the projection times a constant, as for most families, the projection alone
+is computed.
 
 Axes: N positions, H hidden, V vocabulary.
 """
@@ -21,16 +22,18 @@ from rl_core.errors import ModelError
 from rl_core.models.backbone import backbone_name, backbone_of
 
 ALIKE = 1e-5
-"""Difference, as a share of the largest logit, up to which two ways of computing logits in float32 are the same."""
+"""Relative tolerance of two ways of computing logits in float32, as a share of the largest
+logit."""
 NUM_PROBES = 8
 SIZES = (1.0, 30.0)
-"""Sizes of the states that are tried: a cap shows only on large logits."""
+"""Scales of the probe states: a cap only shows on large logits."""
 
 
 def own_logits(model: Any, hidden_NH: Tensor) -> Tensor:
-    """Logits [N, V] of a transformers model with a language modelling head, by its own forward.
+    """Return logits [N, V] of a transformers model with a language modelling head, by its own
+    forward.
 
-    Raises: ModelError when its forward wants more of the backbone than hidden states.
+    Raises: ModelError when its forward needs more of the backbone than hidden states.
     """
     placeholder = torch.zeros(1, len(hidden_NH), dtype=torch.long, device=hidden_NH.device)
     with _answering(model, hidden_NH[None]):
@@ -43,7 +46,8 @@ def own_logits(model: Any, hidden_NH: Tensor) -> Tensor:
 
 
 def projection_scale(model: Any) -> float | None:
-    """The constant by which the model multiplies what its projection gives; None where its logits are something else.
+    """Return the constant factor of the model's projection; None if its logits are computed
+    otherwise.
 
     The projection is the module `get_output_embeddings()`.
     """
@@ -74,7 +78,8 @@ def projection_scale(model: Any) -> float | None:
 
 
 class _Backbone(nn.Module):
-    """Stands in for a backbone and answers with given states; asks the real one for everything else."""
+    """Substitute of a backbone that returns given states and delegates everything else to the real
+    one."""
 
     def __init__(self, real: nn.Module, hidden_BNH: Tensor) -> None:
         super().__init__()
@@ -94,7 +99,7 @@ class _Backbone(nn.Module):
 
 
 class _Answer:
-    """A backbone's output: hidden states, and nothing else."""
+    """A backbone's output with hidden states only."""
 
     def __init__(self, hidden_BNH: Tensor) -> None:
         self.last_hidden_state = hidden_BNH
@@ -110,7 +115,7 @@ class _Answer:
 
 @contextmanager
 def _answering(model: Any, hidden_BNH: Tensor) -> Iterator[None]:
-    """For the block, the model's backbone answers with these states."""
+    """Make the model's backbone return these states during the block."""
     backbone, name = backbone_of(model), backbone_name(model)
     model._modules[name] = _Backbone(backbone, hidden_BNH)
     try:

@@ -1,7 +1,8 @@
-"""Rows end to end in one sequence without padding; each attends to itself only.
+"""Packed rows: rows end to end in one sequence without padding; each attends to itself only.
 
-transformers tells packed rows apart by their position ids, but its sdpa path then fills a mask over all pairs of
-tokens. The attention here runs row by row instead: cost and memory are those of the rows alone, and no mask is made.
+transformers tells packed rows apart by their position ids, but its sdpa path then fills a mask over
+all pairs of tokens. The attention here runs row by row instead: cost and memory are those of the
+rows alone, and no mask is made.
 
 Axes: N packed tokens, R rows.
 """
@@ -22,18 +23,19 @@ from rl_core.kernels.ragged_rows import Rectangle, Rectangles
 from rl_core.models.layer_types import other_layers
 
 ROW_BY_ROW = "sdpa_row_by_row"
-"""Name under which transformers knows the attention of this file; without packed rows it is `sdpa`."""
+"""Name of this file's attention in transformers; without packed rows it is `sdpa`."""
 
 
 def why_not(model: Any) -> str | None:
-    """Why a row would see into its neighbour; None where it would not."""
+    """Return the reason why a row would see into an adjacent one; None if it would not."""
     if other := other_layers(model):
         return f"its layers of type {other} carry something from row to row"
     return None
 
 
 def enable_packing(model: Any) -> None:
-    """Let a transformers model take packed rows. Raises: ModelError when a row would see into its neighbour."""
+    """Enable packed rows in a transformers model. Raises: ModelError when a row would see into an
+    adjacent one."""
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import sdpa_mask
 
@@ -49,9 +51,9 @@ def enable_packing(model: Any) -> None:
 
 
 def packed_inputs(model: Any, input_ids_BL: Tensor, used_BL: Tensor, position_ids_BL: Tensor) -> dict[str, Any]:
-    """Keyword arguments for a model's forward over the used tokens, in row-major order.
+    """Return keyword arguments for a model's forward over the used tokens, in row-major order.
 
-    Args: used_BL: where a token is; a row without any is left out.
+    Args: used_BL: mask of tokens; a row without any is left out.
     """
     lengths_R = used_BL.sum(-1)
     lengths_R = lengths_R[lengths_R > 0]
@@ -118,7 +120,7 @@ def _attend_row_by_row(
 
 
 def _is_faster_wide(query: Tensor) -> bool:
-    """Whether attention should run in float32: forward and backward take half the time of bfloat16 on CPUs that do not
-    multiply in it."""
+    """Return True if attention should run in float32: forward and backward take half the time of
+    bfloat16 on CPUs without bfloat16 instructions."""
     is_narrow = query.device.type == "cpu" and query.dtype == torch.bfloat16
     return is_narrow and not multiplies_in_bfloat16(query.device, query.dtype)

@@ -1,11 +1,11 @@
-"""A checkpoint of all ranks: distributed checkpoint files, a random state per rank, and what it all is.
+"""Checkpoint of all ranks: distributed checkpoint files and a random state per rank.
 
-    weights/        trained parameters, optimiser moments, moving average; sharded, loadable on any number of ranks
-    rank-N.pt       schedule, counts, the optimiser's settings and random state of rank N
-    contents.json   what was saved, so that a different set-up is refused by name rather than half loaded
+    weights/       trained parameters, optimizer moments, moving average; for any number of ranks
+    rank-N.pt      schedule, counts, optimizer settings and random state of rank N
+    contents.json  description, so that a different set-up is refused by name
 
-Whether a checkpoint is complete is not decided here: `RunFolder.publish_checkpoint` writes into a hidden folder, syncs,
-renames, and writes a sentinel last.
+Completeness of a checkpoint is decided elsewhere: `RunFolder.publish_checkpoint` writes into a
+hidden folder, syncs, renames, and writes a sentinel last.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _CONTENTS = "contents.json"
 
 @torch.no_grad()
 def save(backend: FSDPBackend, folder: Path) -> None:
-    """Write all ranks' shards to `folder`. Raises: StorageError when the disk refuses."""
+    """Write all ranks' shards to `folder`. Raises: StorageError when a write fails."""
     try:
         _save_sharded(_state(backend), folder / "weights", is_alone=backend.rank_info.world_size == 1)
         torch.save(_local_state(backend), folder / f"rank-{backend.rank_info.rank}.pt")
@@ -49,7 +49,7 @@ def save(backend: FSDPBackend, folder: Path) -> None:
 def load(backend: FSDPBackend, folder: Path) -> None:
     """Restore from `folder`, on any number of ranks.
 
-    Raises: StorageError when files are missing or damaged, or hold something else than this backend trains.
+    Raises: StorageError when files are missing or damaged, or belong to another set-up.
     """
     _check_contents(backend, folder)
     state = _state(backend)
@@ -69,7 +69,8 @@ def load(backend: FSDPBackend, folder: Path) -> None:
 
 
 def _state(backend: FSDPBackend) -> dict[str, Any]:
-    """What is sharded: the tensors that are trained, which with adapters are few, and those that follow them."""
+    """Return the sharded state: the trained tensors, which are few with adapters, and those that
+    follow them."""
     add_moments(backend.optimizer)
     follow = {name: backend.optimizer.state[value] for name, value in backend.trainable.items()}
     moments = {name: {key: state[key] for key in MOMENTS} for name, state in follow.items()}
@@ -78,7 +79,8 @@ def _state(backend: FSDPBackend) -> dict[str, Any]:
 
 
 def _counts(backend: FSDPBackend) -> dict[str, Any]:
-    """What of the optimiser is not sharded: its settings, and how often each parameter was changed."""
+    """Return the optimizer's state that is not sharded: its settings, and the update count of each
+    parameter."""
     # Its groups are for the fused step alone, may be others on other ranks, and have the same settings.
     settings = {key: one for key, one in backend.optimizer.param_groups[0].items() if key != "params"}
     state = backend.optimizer.state
@@ -94,7 +96,11 @@ def _restore_counts(backend: FSDPBackend, counts: dict[str, Any]) -> None:
 
 
 def _save_sharded(state: dict[str, Any], folder: Path, *, is_alone: bool) -> None:
-    """Args: is_alone: one rank has nothing to agree on with others, which takes a fifth of the time of a small save."""
+    """Write the sharded state.
+
+    Args: is_alone: a single rank has nothing to agree on with others, which takes a fifth of the
+    time of a small save.
+    """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled")
         state_dict_saver.save(state, checkpoint_id=folder, no_dist=is_alone)
@@ -122,7 +128,8 @@ def _check_contents(backend: FSDPBackend, folder: Path) -> None:
 
 
 def _rank_file(backend: FSDPBackend, folder: Path) -> Path:
-    """This rank's file; rank 0's where fewer ranks wrote, whose schedule and counts hold for all."""
+    """Return this rank's file; rank 0's if fewer ranks wrote, whose schedule and counts are the
+    same for all."""
     own = folder / f"rank-{backend.rank_info.rank}.pt"
     return own if own.is_file() else folder / "rank-0.pt"
 

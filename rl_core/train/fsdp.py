@@ -1,4 +1,4 @@
-"""FSDPBackend: owns the trainable model, its sharding, its optimiser and its checkpoint (FSDP2, arXiv 2304.11277)."""
+"""FSDPBackend: the trainable model, its sharding, optimizer and checkpoint (arXiv 2304.11277)."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from schemas.recipe import (
 
 
 class FSDPBackend:
-    """The sharded policy of one rank, with optimiser, scheduler and moving average."""
+    """The sharded policy of one rank, with optimizer, scheduler and moving average."""
 
     needs_rank_info = True
 
@@ -94,7 +94,7 @@ class FSDPBackend:
         self._num_changes = 0
 
     def _inject(self, seed: int) -> None:
-        """What changes the structure of the model, all before the wrap."""
+        """Make all changes of the model's structure before the wrap."""
         averaged = isinstance(self.ema_cfg, EmaLoraConfig)
         if averaged and self.lora_cfg is None:
             raise RLTrainError("EmaLoraConfig follows an adapter: give a LoraConfig, or use EmaFullConfig")
@@ -116,7 +116,7 @@ class FSDPBackend:
         fsdp_wrap.shard(policy, blocks(policy), self.fsdp_cfg, self.meshes.shard)
 
     def _frozen_copy(self) -> Any:
-        """The policy before training. It takes no steps, so it is stored in the format it computes in."""
+        """Return the policy before training, in its compute format, since it is never updated."""
         reference = self.bundle.load_policy().requires_grad_(False)
         fsdp_wrap.cast_parameters(reference, self.fsdp_cfg.param_dtype)
         self._shard(reference)
@@ -145,26 +145,26 @@ class FSDPBackend:
 
     @property
     def models(self) -> list[Any]:
-        """Every wrapped model: what is trained, the reference, the average."""
+        """All wrapped models: the trained one, the reference, the average."""
         return [model for model in (self.policy, self.reference, self.mirror) if model is not None]
 
     def enable_packing(self) -> None:
-        """Let every model take rows end to end. Raises: ModelError when the architecture cannot."""
+        """Enable packed rows in every model. Raises: ModelError when that is not supported."""
         for model in self.models:
             model.enable_packing()
 
     def enable_prompt_sharing(self) -> bool:
-        """Let every model compute the prompt of siblings once. Returns: whether all can."""
+        """Enable prefix sharing in every model. Returns: True if all support it."""
         return all([model.enable_prompt_sharing() for model in self.models])
 
     @distributed(execute=Execute.RANK_ZERO)
     def notes(self) -> list[str]:
-        """A line for everything about the model that is computed otherwise than usual, and why."""
+        """Return a line, with the reason, for everything that is computed in an unusual way."""
         return [] if self._paths is None else self._paths.notes(type(self.policy.language_model).__name__)
 
     @property
     def pads(self) -> bool:
-        """Whether rows of different lengths may be computed in one batch."""
+        """True if rows of different lengths may be computed in one batch."""
         return self._paths is None or self._paths.why_not(Way.PADDED) is None
 
     @property
@@ -173,17 +173,18 @@ class FSDPBackend:
 
     @property
     def rolls_out_average(self) -> bool:
-        """Whether sampling uses the moving average, which is then what updates are measured against."""
+        """True if sampling uses the moving average, which is then the old policy of updates."""
         return self.ema_cfg is not None and self.ema_cfg.rollout
 
     @distributed(execute=Execute.RANK_ZERO)
     def weight_version(self, *, evaluation: bool = False) -> WeightVersion:
-        """The weights that sampling uses now (or greedy evaluation); every change of weights makes a new version."""
+        """Return the version of the weights for sampling or evaluation, new after every change."""
         return WeightVersion(self._num_changes, self.rolls_out_average and not evaluation)
 
     @contextmanager
     def rollout_policy(self) -> Iterator[Any]:
-        """`gathered`, with the weights that sampling uses: the policy's, or those of its moving average."""
+        """Yield the policy `gathered` with the weights for sampling: its own, or their moving
+        average."""
         self._check_onloaded("sampling")
         if not self.rolls_out_average:
             with self.gathered() as policy:
@@ -197,10 +198,12 @@ class FSDPBackend:
 
     @contextmanager
     def gathered(self) -> Iterator[Any]:
-        """The policy in computation format, gathered from all ranks that FSDP shards over, for sampling.
+        """Yield the policy in compute format, gathered from all ranks that FSDP shards over, for
+        sampling.
 
-        No collective runs inside but those of tensor parallelism: ranks that share weight matrices must decode the same
-        rows with the same random numbers, all others may decode different numbers of tokens.
+        The only collectives inside are those of tensor parallelism: ranks that share weight
+        matrices must decode the same rows with the same random numbers, all others may decode
+        different numbers of tokens.
         """
         self._check_onloaded("sampling")
         with fsdp_wrap.gathered(self.policy, self.fsdp_cfg, self.meshes.shard.size()) as policy:
@@ -208,7 +211,7 @@ class FSDPBackend:
 
     @contextmanager
     def reference_policy(self) -> Iterator[nn.Module]:
-        """The policy before training, for forward passes: a frozen copy, or the adapters disabled."""
+        """Yield the policy before training: a frozen copy, or the adapters disabled."""
         model: Any = self.policy.model
         with ExitStack() as stack:
             stack.enter_context(torch.no_grad())
@@ -222,7 +225,7 @@ class FSDPBackend:
 
     @contextmanager
     def anchor_policy(self) -> Iterator[nn.Module]:
-        """The policy that rolled out, for forward passes: the one being trained, or its moving average."""
+        """Yield the policy that sampled: the trained one, or its moving average."""
         with ExitStack() as stack:
             stack.enter_context(torch.no_grad())
             stack.enter_context(evaluation_mode(self.policy))
@@ -231,7 +234,7 @@ class FSDPBackend:
             yield self.mirror if self.rolls_out_average and self.mirror is not None else self.policy
 
     def backward(self, loss: Tensor, *, last: bool) -> None:
-        """Add the gradient of this rank's share of a step's loss. Args: last: no other share follows in this step."""
+        """Add the gradient of this rank's share of a loss. Args: last: the step's last share."""
         if self.fsdp_cfg.defer_grad_sync:
             for unit in fsdp_wrap.units(self.policy):
                 unit.set_requires_gradient_sync(last, recurse=False)
@@ -241,7 +244,8 @@ class FSDPBackend:
         (loss * self.meshes.shard.size()).backward()
 
     def optimizer_step(self, max_grad_norm: float) -> dict[str, float]:
-        """Clip, step, average, schedule. A non-finite gradient skips the step on every rank and is counted.
+        """Clip, step, average, schedule. A non-finite gradient skips the step on every rank and is
+        counted.
 
         Returns: `grad_norm` before clipping, the `lr` of this step, and `skipped` (0 or 1).
         """
@@ -265,15 +269,15 @@ class FSDPBackend:
         return {"grad_norm": grad_norm, "lr": lr, "skipped": float(not finite)}
 
     def zero_grad(self) -> None:
-        """Forget the gradients added so far."""
+        """Reset the accumulated gradients."""
         self.optimizer.zero_grad(set_to_none=True)
 
     def all_reduce_sum(self, values: list[float]) -> list[float]:
-        """Sums over replicas, in float64."""
+        """Return sums over replicas, in float64."""
         return self.meshes.all_reduce_sum(values)
 
     def all_reduce_max(self, values: list[float]) -> list[float]:
-        """Maxima over replicas."""
+        """Return maxima over replicas."""
         return self.meshes.all_reduce_max(values)
 
     def apply_eval_ema(self) -> None:
@@ -300,9 +304,10 @@ class FSDPBackend:
             fsdp_wrap.reshard(model)
 
     def save(self, folder: str) -> None:
-        """Write model, optimiser, scheduler, average and this rank's random state into `folder`.
+        """Write model, optimizer, scheduler, average and this rank's random state into `folder`.
 
-        Raises: StorageError when the disk refuses; RLTrainError while offloaded, or while the average stands in.
+        Raises: StorageError when a write fails; RLTrainError while offloaded, or while the average
+        is applied.
         """
         self._check_onloaded("save")
         if self.ema is not None:
@@ -310,9 +315,9 @@ class FSDPBackend:
         checkpoint.save(self, Path(folder))
 
     def load(self, folder: str) -> None:
-        """Restore what `save` wrote, on this or another number of ranks.
+        """Restore the state that `save` wrote, on this or another number of ranks.
 
-        Raises: StorageError, RLTrainError while offloaded, or while the average stands in for the weights.
+        Raises: StorageError, RLTrainError while offloaded, or while the average is applied.
         """
         self._check_onloaded("load")
         self._reshard()
@@ -324,8 +329,8 @@ class FSDPBackend:
     def export(self, folder: str) -> None:
         """Write the trained policy as its bundle does, by `LoraConfig.export`; rank 0 writes.
 
-        What is evaluated is exported: with `evaluate: true` in the EMA's config, the average. Raises: ExportMismatch
-        when what was written does not say what the policy says.
+        The evaluated weights are exported: with `evaluate: true` in the EMA's config, the average.
+        Raises: ExportMismatch when the export computes other results than the policy.
         """
         averaged = self.ema is not None and self.ema.config.evaluate
         with asking(self, averaged=averaged) as say:
@@ -335,16 +340,17 @@ class FSDPBackend:
             self.bundle.export(state, self.lora_cfg, Path(folder), live)
 
     def probe(self, dtype: torch.dtype, *, averaged: bool) -> tuple[Tensor, float]:
-        """What the policy, or its average, says of its bundle's fixed inputs, and how far another copy may be from it.
+        """Return the results of the policy, or its average, on the probe inputs, and the tolerance
+        for another copy.
 
-        Collective. Args: dtype: the coarsest format that either copy computes in, or is sent in.
+        Collective. Args: dtype: the coarsest format of computation or transport of either copy.
         """
         with asking(self, averaged=averaged) as say:
             said_N = say()
             return said_N, explained(said_N, say, self.policy, dtype)
 
     def full_state(self) -> dict[str, Tensor]:
-        """A copy of the trainable parameters, unsharded on the CPU of rank 0 (empty elsewhere)."""
+        """Return the trainable parameters, whole on the CPU of rank 0 (empty elsewhere)."""
         from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
         self._check_onloaded("full_state")
@@ -358,14 +364,14 @@ class FSDPBackend:
         return {name: value.clone() if value.data_ptr() in own else value for name, value in state.items()}
 
     def peak_memory(self) -> int:
-        """Bytes that this rank has held at most so far: of a GPU those of tensors, else those of the process."""
+        """Return the peak bytes of this rank: of tensors on a GPU, else of the process."""
         return peak_bytes(self.device)
 
     def offload(self) -> int:
-        """Give back the memory of parameters, gradients, average and optimiser state, until `onload`.
+        """Release the memory of parameters, gradients, average and optimizer state, until `onload`.
 
-        From an accelerator they go to main memory, on the CPU to a file. Raises: StorageError when the disk refuses.
-        Returns: bytes given back; 0 when that was done before.
+        From an accelerator they go to main memory, on the CPU to a file. Raises: StorageError when
+        a write fails. Returns: released bytes; 0 if they were released before.
         """
         if self._parked is not None:
             return 0
@@ -379,7 +385,7 @@ class FSDPBackend:
         return self._parked.num_bytes
 
     def onload(self) -> None:
-        """Bring back what `offload` gave away, bit for bit."""
+        """Restore what `offload` released, bit for bit."""
         if self._parked is not None:
             self._parked.restore()
             self._parked = None

@@ -1,4 +1,4 @@
-"""Adapters: injected before the wrap, switched while sampling (LoRA, arXiv 2106.09685)."""
+"""LoRA adapters (arXiv 2106.09685): injected before the FSDP wrap, switched while sampling."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ from rl_core.errors import ModelError
 from schemas.recipe import LoraConfig
 
 TRAINED = "default"
-"""The adapter that the optimiser moves."""
+"""Name of the adapter that the optimizer updates."""
 AVERAGED = "ema"
-"""The frozen adapter that follows it (DiffusionNFT's old policy, arXiv 2509.16117)."""
+"""Name of the frozen adapter that holds its moving average (DiffusionNFT's old policy, arXiv
+2509.16117)."""
 
 
 def inject_lora(policy: Any, config: LoraConfig, seed: int, *, averaged: bool = False) -> None:
-    """Put adapters on the linear layers, in place; the same seed gives the same start on every rank.
+    """Add adapters to the linear layers, in place; the same seed gives the same initial weights on
+    every rank.
 
     Args: averaged: add a second, frozen adapter that starts as a copy of the first.
     """
@@ -60,9 +62,11 @@ def inject_lora(policy: Any, config: LoraConfig, seed: int, *, averaged: bool = 
 
 
 def _read_as_numbers(model: nn.Module, asked: list[str] | None) -> list[str]:
-    """Full names of layers whose weights a Mamba model's kernels read without calling them, so that no adapter counts.
+    """Return the names of layers whose weights a Mamba model's kernels read without calling the
+    layer, so that an adapter has no effect.
 
-    Args: asked: the layers that a recipe names. Raises: ModelError when one of them is such a layer.
+    Args: asked: the layers that a recipe names. Raises: ModelError when one of them is such a
+    layer.
     """
     from peft import LoraConfig as PeftLoraConfig
     from peft.tuners.tuners_utils import _check_lora_target_modules_mamba
@@ -84,7 +88,8 @@ def _read_as_numbers(model: nn.Module, asked: list[str] | None) -> list[str]:
 
 
 def _left_out(model: nn.Module, targets: list[str] | str) -> list[str]:
-    """Full names of what is asked for and gets no adapter: what is frozen, and layers that give more than a product.
+    """Return the names of requested layers that get no adapter: frozen ones, and layers that
+    compute more than a product.
 
     A model that is frozen as a whole is one whose adapters alone are trained.
     """
@@ -105,22 +110,22 @@ def _left_out(model: nn.Module, targets: list[str] | str) -> list[str]:
 
 
 def is_averaged(name: str) -> bool:
-    """Whether a parameter belongs to the averaged adapter."""
+    """Return True if a parameter belongs to the averaged adapter."""
     return AVERAGED in name.split(".")
 
 
 def trained_name(name: str) -> str:
-    """The trained parameter that an averaged one follows."""
+    """Return the name of the trained parameter that an averaged one follows."""
     return ".".join(TRAINED if part == AVERAGED else part for part in name.split("."))
 
 
 def is_adapter(name: str) -> bool:
-    """Whether a parameter is one that `inject_lora` added."""
+    """Return True if a parameter was added by `inject_lora`."""
     return TRAINED in name.split(".") or is_averaged(name)
 
 
 def base_name(name: str) -> str:
-    """The name of a base model's parameter before the injection."""
+    """Return the name of a base model's parameter before the injection."""
     plain = name.replace("model.base_model.model.", "model.", 1)
     # Layers around several parameters of one module are nested.
     return ".".join(part for part in plain.split(".") if part != "base_layer")

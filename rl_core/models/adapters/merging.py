@@ -1,7 +1,8 @@
-"""What adapters add to which weights, for whoever writes or sends a model without adapters.
+"""Merging of adapters into weights, for exporting or sending a model without adapters.
 
-A matrix that stands in several places (a head tied to the embedding) may be adapted in one of them alone. Merged,
-the places hold different matrices: such a model is untied, and every place is written or sent by itself.
+A matrix that is used in several places (a head tied to the embedding) may be adapted in only one of
+them. After merging, the places hold different matrices: such a model is untied, and every place is
+written or sent separately.
 """
 
 from __future__ import annotations
@@ -18,31 +19,32 @@ from rl_core.models.adapters.lora import TRAINED, inject_lora, is_adapter, is_av
 from schemas.recipe import LoraConfig
 
 Of = Callable[[str], Tensor]
-"""A whole parameter by its name."""
+"""Function that returns a whole parameter by its name."""
 
 
 @dataclass(frozen=True)
 class Adapted:
-    """A weight with an adapter beside it."""
+    """A weight with an adapter."""
 
     name: str
-    """Of the base's weight, among the parameters of the model with adapters."""
+    """Name of the base's weight, among the parameters of the model with adapters."""
     layer: Any
-    """peft's layer around it."""
+    """The peft layer around the weight."""
     path: str
-    """Of that layer."""
+    """Path of that layer."""
 
     @property
     def factors(self) -> tuple[str, str]:
-        """Names of the two narrow matrices A and B."""
+        """Names of the two low-rank matrices A and B."""
         if TRAINED in self.layer.lora_A:
             return f"{self.path}.lora_A.{TRAINED}.weight", f"{self.path}.lora_B.{TRAINED}.weight"
         return f"{self.path}.lora_embedding_A.{TRAINED}", f"{self.path}.lora_embedding_B.{TRAINED}"
 
     def delta(self, of: Of) -> Tensor:
-        """What the adapter adds to the weight, float32, in its shape. Raises: ModelError on an unknown kind of layer.
+        """Return the adapter's contribution to the weight, float32, in its shape. Raises:
+        ModelError on an unknown kind of layer.
 
-        Args: of: gives the factors, whole.
+        Args: of: returns the low-rank matrices, whole.
         """
         from peft.tuners import lora
 
@@ -68,7 +70,8 @@ class Adapted:
 
 
 def adapted_weights(model: nn.Module) -> dict[str, Adapted]:
-    """Every weight with an adapter, by its name. Raises: ModelError when an adapter belongs to none."""
+    """Return every weight with an adapter, by its name. Raises: ModelError when an adapter belongs
+    to none."""
     from peft.tuners.lora import LoraLayer
 
     found: dict[str, Adapted] = {}
@@ -84,7 +87,7 @@ def adapted_weights(model: nn.Module) -> dict[str, Adapted]:
 
 
 def places(model: nn.Module) -> dict[str, list[str]]:
-    """Every parameter's names by its first one: several where it stands in several modules."""
+    """Return all names of each parameter by its first one: several if several modules share it."""
     names: dict[int, list[str]] = {}
     for path, module in model.named_modules():
         for name, parameter in module.named_parameters(path, recurse=False):
@@ -93,12 +96,14 @@ def places(model: nn.Module) -> dict[str, list[str]]:
 
 
 def unties(model: nn.Module, adapted: dict[str, Adapted]) -> bool:
-    """Whether the merged model's matrices are no longer tied: an adapter stands beside one that has several places."""
+    """Return True if merging unties matrices: an adapter belongs to one that is used in several
+    places."""
     return any(name in adapted for names in places(model).values() if len(names) > 1 for name in names)
 
 
 def untie(model: nn.Module) -> None:
-    """Give every place of a parameter a copy of its own, and say so in the configuration, in place."""
+    """Give every place of a parameter its own copy, and record that in the configuration, in
+    place."""
     from transformers import PreTrainedModel
 
     for first, *others in places(model).values():
@@ -126,7 +131,8 @@ def prepare_for_merged(policy: Any, lora: LoraConfig) -> None:
 
 
 def _below(layer: Any) -> str:
-    """Name of the adapted parameter below its layer; layers around several parameters of a module are nested."""
+    """Return the name of the adapted parameter below its layer; layers around several parameters of
+    a module are nested."""
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     depth = "base_layer."

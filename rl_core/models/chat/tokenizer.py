@@ -1,4 +1,4 @@
-"""Loading a tokenizer the way every part of the project uses it."""
+"""Loading of a tokenizer, in the way that every part of the project uses it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from rl_core.errors import ModelError
 from rl_core.models.checks.can_train import too_many_words
 
 CHAT_TEMPLATE_FILE = "chat_template.json"
-"""Where processors keep the template, besides `chat_template.jinja`, which tokenizers read as well."""
+"""File in which processors keep the template, besides `chat_template.jinja`, which tokenizers read
+as well."""
 
 
 def load_tokenizer(source: str) -> Any:
-    """The tokenizer of a located model, padding on the left.
+    """Load the tokenizer of a located model, with padding on the left.
 
     Raises: ModelError when there is none, or it has no chat template or end-of-sequence token.
     """
@@ -32,7 +33,8 @@ def load_tokenizer(source: str) -> Any:
 
 
 def _template_of_processor(name: str, revision: str) -> str | None:
-    """The template that models that also see keep in a file of their processor's, which may want more libraries."""
+    """Return the template that multimodal models keep in a file of their processor, which may need
+    more libraries to load."""
     from transformers.utils.hub import cached_file
 
     path = cached_file(name, CHAT_TEMPLATE_FILE, revision=revision or None, _raise_exceptions_for_missing_entries=False)
@@ -40,7 +42,8 @@ def _template_of_processor(name: str, revision: str) -> str | None:
 
 
 def load_processor(source: str) -> Any:
-    """The processor of a located vision-language model; its tokenizer is as `load_tokenizer` gives it.
+    """Load the processor of a located vision-language model; its tokenizer is as in
+    `load_tokenizer`.
 
     Raises: ModelError when there is none, or a library it needs is missing (torchvision, for some).
     """
@@ -71,11 +74,13 @@ def _checked(tokenizer: Any, source: str) -> Any:
 
 
 def check_words(tokenizer: Any, model: Any, path: str) -> int | None:
-    """Whether every word has a row in the model's embedding. An embedding may have more rows than there are words.
+    """Check that every word has a row in the model's embedding, which may have more rows than there
+    are words.
 
-    Special tokens that a model never reads may lie beyond it (Gemma 3 of 1B has a token for pictures that it cannot
-    see); words of texts, and what begins, fills or ends rows, may not.
-    Returns: the number of rows where special tokens lie beyond them. Raises: ModelError, with both numbers.
+    Special tokens that a model never reads may lie beyond it (Gemma 3 of 1B has a token for images
+    that it does not support); words of texts, and tokens that begin, pad or end rows, may not.
+    Returns: the number of rows, if special tokens lie beyond them. Raises: ModelError, with both
+    numbers.
     """
     num_rows = model.get_input_embeddings().weight.shape[0]
     added = tokenizer.added_tokens_decoder
@@ -90,7 +95,8 @@ def check_words(tokenizer: Any, model: Any, path: str) -> int | None:
 
 
 def encode_chat(tokenizer: Any, messages: list[dict[str, Any]], template_kwargs: dict[str, Any]) -> list[int]:
-    """Token ids of a conversation, ending where the assistant's reply begins, or goes on after a prefill."""
+    """Return token ids of a conversation, ending where the assistant's reply begins, or continues
+    after a prefill."""
     text = ChatTemplate(tokenizer, template_kwargs).prompt(messages)
     return tokenizer.encode(text, add_special_tokens=False)
 

@@ -1,5 +1,6 @@
-"""What of a model can be told before anything starts, from the files beside its weights: whether it can be trained, on
-rows as long as a recipe's, with its tokenizer. torch is not imported; what only the weights tell comes at load."""
+"""Early check from the files next to a model's weights: whether it can be trained, on rows as long
+as a recipe's, with its tokenizer. torch is not imported; properties of the weights themselves are
+checked at load."""
 
 from __future__ import annotations
 
@@ -15,11 +16,12 @@ from rl_core.models.locate import check_path
 from schemas.recipe import Domain, Recipe
 
 DEQUANTISED = ("mxfp4", "fp8", "bitnet")
-"""Quantised formats that transformers may turn into ordinary weights while it loads them; the load decides."""
+"""Quantised formats that transformers may dequantise on load; the load decides."""
 
 
 def check_local_model(recipe: Recipe, models_dir: Path) -> None:
-    """`check_model` where the model's config is on this machine; nothing else is known of others yet.
+    """Run `check_model` if the model's config is on this machine; nothing is known about other
+    models yet.
 
     Raises: ModelError.
     """
@@ -32,9 +34,10 @@ def check_local_model(recipe: Recipe, models_dir: Path) -> None:
 
 
 def check_model(recipe: Recipe, config: Mapping[str, Any], folder: Path | None = None) -> None:
-    """Args: config: the content of `config.json`. folder: where the tokenizer lies, where that is on this machine.
+    """Check that a model can be trained as the recipe says.
 
-    Raises: ModelError when the model cannot be trained, or not as the recipe says.
+    Args: config: the content of `config.json`. folder: folder of the tokenizer, if it is on this
+    machine. Raises: ModelError.
     """
     where = f"model.path {recipe.model.path}"
     if recipe.domain is not Domain.UNIFIED:  # their families have loaders of their own
@@ -72,7 +75,10 @@ def _check_kind(config: Mapping[str, Any], where: str) -> None:
 
 
 def _check_tokenizer(num_rows: Any, path: Path, where: str) -> None:
-    """Raises: ModelError when words of a fast tokenizer have no row in the embedding."""
+    """Check that words of a fast tokenizer have a row in the embedding.
+
+    Raises: ModelError.
+    """
     if not isinstance(num_rows, int) or not path.is_file():
         return
     words = json.loads(path.read_text(encoding="utf-8")).get("model", {}).get("vocab", ())
@@ -82,7 +88,7 @@ def _check_tokenizer(num_rows: Any, path: Path, where: str) -> None:
 
 
 def too_many_words(where: str, last: int, num_rows: int) -> str:
-    """The message for a token id without a row in the embedding."""
+    """Return the message for a token id without a row in the embedding."""
     return (
         f"{where}: the tokenizer has token ids up to {last}, but the model's embedding has {num_rows} rows (ids up to "
         f"{num_rows - 1}); give a tokenizer that belongs to the model, or resize its embedding"

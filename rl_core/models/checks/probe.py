@@ -1,10 +1,12 @@
-"""Whether each way of computing log-probabilities gives what the model itself gives, looked at when it is loaded.
+"""Probe of each way of computing log-probabilities against the model's own results, when it is
+loaded.
 
-The policy is the model: transformers' own forward, a row by itself, without padding or cache. Training and sampling
-compute it in other ways, because those are quicker: padded batches, rows packed end to end, prompts that siblings
-share, decoding with a cache, modules of ours in the place of theirs. Each depends on how a family is written, and what
-is wrong with one would show nowhere, since rollout and trainer would share the error. So a few rows go through all of
-them. A way that differs is not used, and `Paths` says why.
+The policy is the model: transformers' own forward, one row at a time, without padding or cache.
+Training and sampling compute it in faster ways: padded batches, rows packed end to end, prefix
+sharing, decoding with a KV cache, modules of this project in place of the model's. Each depends on
+how a family is written, and an error in one would not be noticed, since rollout and trainer would
+share it. So a few rows go through all of them. A way that differs is not used, and `Paths` says
+why.
 """
 
 from __future__ import annotations
@@ -28,30 +30,30 @@ if TYPE_CHECKING:
     from rl_core.models.causal_lm import CausalLMPolicy
 
 ALIKE = 1e-3
-"""Difference of a log-probability, by how far log-probabilities lie apart, up to which two ways are the same."""
+"""Tolerance of a log-probability, relative to the spread of log-probabilities."""
 PROMPTS, RESPONSES = (3, 14), ((12, 2), (5, 9))
-"""Lengths of the rows that are tried: two prompts of two siblings."""
+"""Lengths of the probe rows: two prompts of two siblings."""
 
 
 class Path(StrEnum):
-    """A way of computing what the model itself gives."""
+    """A way of computing the model's own results."""
 
     PART = "language model alone"
-    """The language model inside a model that also sees or hears, without what is around it."""
+    """The language model inside a multimodal model, without the modules around it."""
     KERNELS = "kernels"
-    """Norms, MLPs and rotations of ours in the place of the model's."""
+    """Norms, MLPs and rotations of this project in place of the model's."""
     PADDED = "padded"
     """Rows of different lengths in one batch."""
     PACKED = "packed"
     """Rows end to end in one sequence."""
     SHARED = "shared prompts"
-    """The prompt of siblings computed once."""
+    """Prefix sharing: the prompt of siblings computed once."""
     CACHED = "cache"
-    """Token by token over a cache of what was read."""
+    """Token by token with a KV cache."""
 
     @property
     def instead(self) -> str:
-        """What is done where it differs."""
+        """The way that is used instead if it differs."""
         return {
             Path.PART: "text goes through the whole model",
             Path.KERNELS: "the model's own modules are used",
@@ -64,20 +66,20 @@ class Path(StrEnum):
 
 @dataclass(frozen=True)
 class Truth:
-    """Rows, and what the model itself says of them."""
+    """Probe rows, and the model's own results on them."""
 
     prompts: tuple[tuple[int, ...], ...]
     """Token ids of each prompt."""
     responses: tuple[tuple[tuple[int, ...], ...], ...]
-    """And of the responses to each."""
+    """Token ids of the responses to each prompt."""
     log_probs: tuple[tuple[float, ...], ...]
-    """Of the tokens of every response, prompts in order."""
+    """Log-probabilities of the tokens of every response, prompts in order."""
     spread: float
-    """Standard deviation of the log-probabilities of all words, which differences are measured by."""
+    """Standard deviation of the log-probabilities of all words, the unit of differences."""
 
     def batch(self, device: torch.device | str = "cpu") -> dict[str, Tensor]:
-        """The rows as a policy's forward takes them: `input_ids`, `attention_mask`, `position_ids` [B, P+T],
-        `response_mask` [B, T]."""
+        """Return the rows in the form of a policy's forward: `input_ids`, `attention_mask`,
+        `position_ids` [B, P+T], `response_mask` [B, T]."""
         width = max(map(len, self.prompts))
         longest = max(len(response) for group in self.responses for response in group)
         ids, used, acts = [], [], []
@@ -96,11 +98,12 @@ class Truth:
         }
 
     def largest_difference(self, log_probs_BT: Tensor) -> float:
-        """Of any token, from what a policy's forward gave for `batch`; infinite where that is no number."""
+        """Return the largest difference of any token, for a policy's results on `batch`; infinite
+        if one is not a number."""
         return max(self.differences(log_probs_BT))
 
     def differences(self, log_probs_BT: Tensor) -> list[float]:
-        """Of every token."""
+        """Return the difference of every token."""
         found = []
         for truth, row in zip(self.log_probs, log_probs_BT.float().tolist(), strict=True):
             for theirs, ours in zip(truth, row, strict=False):
@@ -110,25 +113,26 @@ class Truth:
 
 @dataclass(frozen=True)
 class Paths:
-    """What was found out about a model."""
+    """Findings about a model."""
 
     truth: Truth | None = None
-    """None for a model whose forward gives something else than log-probabilities."""
+    """Probe rows; None for a model whose forward does not give log-probabilities."""
     refused: Mapping[Path, str] = field(default_factory=dict)
-    """The ways that give something else, and what."""
+    """Ways that give different results, with the difference."""
     closed: Mapping[Path, str] = field(default_factory=dict)
-    """The ways that were not even tried, and why."""
+    """Ways that were not tried, with the reason."""
     attention: str = "sdpa"
-    """The implementation it was loaded with."""
+    """Attention implementation that was loaded."""
     asked_attention: str = "sdpa"
-    """The one that was asked for."""
+    """Attention implementation that was requested."""
 
     def why_not(self, path: Path) -> str | None:
-        """Why a way is not used; None where it is."""
+        """Return the reason why a way is not used; None if it is."""
         return self.refused.get(path) or self.closed.get(path)
 
     def notes(self, name: str) -> list[str]:
-        """A line for each thing that is done otherwise than usual. Args: name: of the model."""
+        """Return a line for everything that is computed in an unusual way. Args: name: name of the
+        model."""
         lines = [f"{name}: {path} {why}; {path.instead}" for path, why in self.refused.items()]
         if self.attention != self.asked_attention and self.attention == "eager":
             lines.append(
@@ -138,9 +142,10 @@ class Paths:
 
 
 def settle(policy: CausalLMPolicy, known: Paths | None, asked_attention: str = "sdpa") -> None:
-    """Put quick modules into a policy that was just loaded, and find out how it may be computed, unless that is known.
+    """Put fast modules into a policy that was just loaded, and probe how it may be computed, unless
+    that is known.
 
-    Raises: ModelError when the model's own forward cannot be run or gives no numbers.
+    Raises: ModelError when the model's own forward fails or gives no numbers.
     """
     model = policy.language_model
     if known is not None:
@@ -190,7 +195,8 @@ def settle(policy: CausalLMPolicy, known: Paths | None, asked_attention: str = "
 
 
 def truth_of(policy: CausalLMPolicy) -> Truth:
-    """What the model itself says of a few rows. Raises: ModelError when it cannot be run, or says no numbers."""
+    """Return the model's own results on a few rows. Raises: ModelError when it fails, or gives no
+    numbers."""
     model = policy.language_model
     prompts, responses = _rows(model)
     log_probs, spreads = [], []
@@ -213,8 +219,11 @@ def truth_of(policy: CausalLMPolicy) -> Truth:
 
 
 def check_weights(model: Any) -> None:
-    """Raises: ModelError when weights are no ordinary finite numbers, though no probed row may meet them (an expert, a
-    word), naming the first."""
+    """Check that all weights are finite numbers, including those that no probed row uses (an
+    expert, a word).
+
+    Raises: ModelError naming the first that is not.
+    """
     name = type(model).__name__
     quantizer = getattr(model, "hf_quantizer", None)
     if quantizer is not None and not quantizer.is_trainable:
@@ -236,12 +245,13 @@ def check_weights(model: Any) -> None:
 
 
 def _is_finite(values: Tensor) -> bool:
-    """In one pass without a copy: least and greatest are NaN as soon as one number is."""
+    """Check in one pass without a copy: minimum and maximum are NaN if any number is."""
     return values.numel() == 0 or all(bool(end.isfinite()) for end in values.aminmax())
 
 
 def _check_causal(model: Any, truth: Truth) -> None:
-    """Raises: ModelError when what stands after a token changes what the model says of it: no policy of tokens."""
+    """Check that later tokens do not change the result of a token. Raises: ModelError when they
+    do."""
     ids = torch.tensor([[*truth.prompts[-1], *truth.responses[-1][-1]]], device=model.device)
     half = ids.shape[1] // 2
     whole_TV, part_TV = (model(input_ids=one, use_cache=False).logits[0] for one in (ids, ids[:, :half]))
@@ -254,7 +264,7 @@ def _check_causal(model: Any, truth: Truth) -> None:
 
 
 class _Closed(Exception):
-    """A way that this model does not have."""
+    """A way that this model does not support."""
 
 
 def _use_kernels(model: Any) -> list[Replaced]:
@@ -267,7 +277,7 @@ def _use_kernels(model: Any) -> list[Replaced]:
 
 
 def _rows(model: Any) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[tuple[int, ...], ...], ...]]:
-    """Prompts and responses of words that mean nothing special to the model."""
+    """Return prompts and responses of words without a special meaning to the model."""
     config = model.config
     special = set()
     for one in (config, config.get_text_config()):
@@ -290,7 +300,7 @@ def _rows(model: Any) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[tuple[in
 
 
 def _why_it_differs(truth: Truth, compute: Callable[[], Tensor]) -> str | None:
-    """In words, what is wrong with log-probabilities; None where nothing is. Raises: _Closed."""
+    """Describe the difference of log-probabilities; None if there is none. Raises: _Closed."""
     try:
         log_probs_BT = compute()
     except _Closed:
@@ -304,7 +314,7 @@ def _why_it_differs(truth: Truth, compute: Callable[[], Tensor]) -> str | None:
 
 
 def row_by_row(policy: CausalLMPolicy, truth: Truth, device: torch.device | str = "cpu") -> Tensor:
-    """What a policy's forward gives, [B, T], for each row by itself, without padding."""
+    """Return the results of a policy's forward, [B, T], for each row alone, without padding."""
     batch = truth.batch(device)
     num_response = batch["response_mask_BT"].shape[1]
     log_probs_BT = torch.zeros(batch["response_mask_BT"].shape, device=device)
@@ -318,7 +328,8 @@ def row_by_row(policy: CausalLMPolicy, truth: Truth, device: torch.device | str 
 
 
 def _learning(policy: CausalLMPolicy, truth: Truth) -> Tensor:
-    """The same in a pass that could learn: modules of ours then compute otherwise, and may be refused by autograd."""
+    """Return the same in a training pass: this project's modules then compute differently, and
+    autograd may refuse them."""
     with torch.enable_grad():
         return row_by_row(policy, truth).detach()
 
@@ -340,7 +351,7 @@ def _shared(policy: CausalLMPolicy, truth: Truth) -> Tensor:
 
 
 def _decoded(policy: CausalLMPolicy, truth: Truth, *, in_one_batch: bool) -> Tensor:
-    """The responses token by token, over the prompts' cache."""
+    """Return the responses' log-probabilities token by token, with the prompts' KV cache."""
     from rl_core.models.decoding.decode import forced_log_probs
 
     groups = list(zip(truth.prompts, truth.responses, strict=True))
@@ -351,7 +362,7 @@ def _decoded(policy: CausalLMPolicy, truth: Truth, *, in_one_batch: bool) -> Ten
 
 @contextmanager
 def as_judged(policy: CausalLMPolicy) -> Iterator[None]:
-    """For the block, the policy in evaluation mode, with short windows."""
+    """Put the policy into evaluation mode, with short windows, during the block."""
     from rl_core.models.modes import evaluation_mode
 
     with evaluation_mode(policy), short_windows(policy.language_model):
@@ -360,7 +371,7 @@ def as_judged(policy: CausalLMPolicy) -> Iterator[None]:
 
 @contextmanager
 def same_attention(model: Any) -> Iterator[None]:
-    """After the block the model attends as before it."""
+    """Restore the model's attention after the block."""
     before = model.config._attn_implementation
     try:
         yield

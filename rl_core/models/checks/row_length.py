@@ -1,9 +1,10 @@
-"""How long a row of tokens may be for a model, and whether a recipe stays within that.
+"""Limit of a model on the length of rows, and the check of a recipe against it.
 
-A model knows so many positions: beyond them a table of learned positions ends (an IndexError), and rotations are ones
-that it never learnt (no error, a policy that talks nonsense). With long-range rotations (`longrope`, `dynamic`) all
-rows of a batch change their frequencies once the longest of them is beyond the original length, so a row would depend
-on what it is computed beside, and a reply on when it was read.
+A model has a number of positions: beyond them a table of learned positions ends (an IndexError),
+and rotations are ones that it was not trained on (no error, but nonsense). With long-range
+rotations (`longrope`, `dynamic`) all rows of a batch change their frequencies once the longest of
+them is beyond the original length, so a row would depend on the others in its batch, and a reply on
+when it was read.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from schemas.recipe import Domain, Recipe
 from schemas.section import Section
 
 USUAL_CONTEXT = 2048
-"""Tokens of a conversation, or of a pair, that has no limit in the recipe."""
+"""Default limit on the tokens of a conversation, or of a pair."""
 CONTEXT_KEY, PAIR_KEY = "rollout.max_context_length", "preference.max_length"
 SWITCHING = ("longrope", "su", "dynamic")
 """Rotations whose frequencies follow the longest row of a batch."""
@@ -26,15 +27,16 @@ SWITCHING = ("longrope", "su", "dynamic")
 
 @dataclass(frozen=True)
 class LongestRow:
-    """Most tokens of a row that a model computes as it learnt to."""
+    """Largest number of tokens of a row that a model was trained for."""
 
     num_tokens: int
     why: str
-    """What limits it, to follow "the model"."""
+    """Reason of the limit, to follow "the model"."""
 
 
 def longest_row(config: Mapping[str, Any]) -> LongestRow | None:
-    """Of a `config.json`; None for models without positions (recurrences, ALiBi), or where nothing is stated."""
+    """Return the limit of a `config.json`; None for models without positions (recurrences, ALiBi),
+    or if none is stated."""
     shape = named(config)
     if shape.get("alibi") is True:
         return None
@@ -63,7 +65,7 @@ def longest_row(config: Mapping[str, Any]) -> LongestRow | None:
 
 
 def longest_row_of(model: Any) -> LongestRow | None:
-    """Of a loaded transformers model."""
+    """Return the limit of a loaded transformers model."""
     config = model.config.get_text_config()
     values = config.to_dict()
     # What a family calls otherwise is known here, and what its config.json leaves out.
@@ -74,9 +76,11 @@ def longest_row_of(model: Any) -> LongestRow | None:
 
 
 def row_limit(asked: int | None, longest: LongestRow | None, key: str, model: str) -> int:
-    """Most tokens of a row: what a recipe asks for, else the usual, or as many as the model takes.
+    """Return the limit of a row in tokens: the recipe's, else the default, or the model's if that
+    is smaller.
 
-    Args: asked: under `key`. model: its name. Raises: ModelError when the model takes fewer than that.
+    Args: asked: value in the recipe, under `key`. model: its name. Raises: ModelError when the
+    model's limit is smaller than that.
     """
     if longest is None:
         return USUAL_CONTEXT if asked is None else asked
@@ -86,7 +90,7 @@ def row_limit(asked: int | None, longest: LongestRow | None, key: str, model: st
 
 
 def limit_note(asked: int | None, longest: LongestRow | None, key: str, model: str) -> str | None:
-    """A line for a limit that is lower than the usual because of the model; None where it is not."""
+    """Return a line if the model makes the limit smaller than the default; else None."""
     if asked is not None or longest is None or longest.num_tokens >= USUAL_CONTEXT:
         return None
     what = "pairs with a longer row teach nothing" if key == PAIR_KEY else "a conversation that reaches it is cut off"
@@ -94,14 +98,17 @@ def limit_note(asked: int | None, longest: LongestRow | None, key: str, model: s
 
 
 def row_limit_of(policy: Any, asked: int | None, key: str) -> tuple[int, str | None]:
-    """`row_limit` and `limit_note` of a loaded policy. Raises: ModelError."""
+    """Return `row_limit` and `limit_note` of a loaded policy. Raises: ModelError."""
     model = policy.language_model
     longest, name = longest_row_of(model), type(model).__name__
     return row_limit(asked, longest, key, name), limit_note(asked, longest, key, name)
 
 
 def check_lengths(recipe: Recipe, config: Mapping[str, Any]) -> None:
-    """Raises: ModelError when rows of a run may be longer than its model takes, naming what would be right."""
+    """Check that rows of a run do not exceed the model's limit.
+
+    Raises: ModelError naming what would be right.
+    """
     longest, model = longest_row(config), f"model.path {recipe.model.path}"
     if recipe.domain is Domain.PREFERENCE:
         row_limit(recipe.preference.max_length, longest, PAIR_KEY, model)
@@ -132,13 +139,14 @@ def check_lengths(recipe: Recipe, config: Mapping[str, Any]) -> None:
 
 
 def _stated(section: Section, key: str) -> int:
-    """A number of a recipe's section; 0 where it is the default, which is all that a recorded recipe tells."""
+    """Return a number of a recipe's section; 0 if it is the default, as recorded recipes leave it
+    out."""
     value = getattr(section, key)
     return 0 if value == type(section).model_fields[key].default else value
 
 
 def _rotations(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The parameters of rotary embeddings: one set, or one for each type of layer."""
+    """Return the parameters of rotary embeddings: one set, or one for each type of layer."""
     found = [config.get(name) for name in ("rope_parameters", "rope_scaling")]
     sets = [one for one in found if isinstance(one, Mapping)]
     return [*sets, *(part for one in sets for part in one.values() if isinstance(part, Mapping))]

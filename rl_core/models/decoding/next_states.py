@@ -1,7 +1,8 @@
-"""The hidden states of one more token in each row of a decoding batch.
+"""Hidden states of one more token in each row of a decoding batch.
 
-A plain decoder is stepped through here (`plain_decoder`), on a GPU by graphs of its steps (`graphed_steps`), everything
-else by transformers. Which of the two a model is shows in a token after its first prompts, which is computed both ways.
+A plain decoder is stepped by this project (`plain_decoder`), on a GPU by graphs of its steps
+(`graphed_steps`), everything else by transformers. A probe token after the model's first prompts,
+computed both ways, decides which.
 
 Axes: P prompts, R rows, H hidden features, L positions.
 """
@@ -25,9 +26,10 @@ from rl_core.models.decoding.plain_decoder import PlainDecoder, layer_by_layer, 
 from rl_core.models.exact import is_exact
 
 ALIKE, ALIKE_ROUNDED = 1e-3, 5e-2
-"""Relative difference up to which hidden states are the same; in bfloat16 on a GPU, where sums have another order."""
+"""Relative tolerance of hidden states; in bfloat16 on a GPU, where sums have another order, the
+larger one."""
 _is_plain_decoder: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
-"""What was found out about models."""
+"""Findings about models."""
 
 
 def next_states(
@@ -40,11 +42,12 @@ def next_states(
     *,
     graphs: bool,
 ) -> ByPlainDecoder | GraphedSteps | ByTransformers:
-    """Steps of one batch.
+    """Return the steps of one batch.
 
-    Args: model: of transformers, without its head. cache: after the prefill; it is used up. counts_P: replies to each
-    prompt. attention_PL: where a token is. packed: products of its layers. probe_P: a token of each prompt, any, and
-    its positions, [P, 1] or with several axes [A, P, 1]. graphs: whether steps may be recorded on a GPU.
+    Args: model: of transformers, without its head. cache: cache after the prefill; it is consumed.
+    counts_P: number of replies to each prompt. attention_PL: mask of tokens. packed: products of
+    its layers. probe_P: any token of each prompt, and its positions, [P, 1] or with several axes
+    [A, P, 1]. graphs: allow recording of steps on a GPU.
     """
     if is_exact(model):
         return ByTransformers(model, cache, counts_P, attention_PL)
@@ -62,7 +65,7 @@ def next_states(
 
 
 class ByPlainDecoder:
-    """Tokens through a loop of ours."""
+    """Reads tokens through this project's decoder loop."""
 
     def __init__(self, plain: PlainDecoder, cache: Cache, counts_P: Tensor, attention_PL: Tensor) -> None:
         self.plain, self.memory = plain, memory_of(cache.layers, counts_P, attention_PL)
@@ -77,7 +80,7 @@ class ByPlainDecoder:
 
 
 class ByTransformers:
-    """Tokens through the model as it is."""
+    """Reads tokens through the model unchanged."""
 
     def __init__(self, model: Any, cache: Cache, counts_P: Tensor, attention_PL: Tensor) -> None:
         self.model, self.cache, self.cache_argument = model, cache, cache_argument(model)
@@ -108,7 +111,8 @@ class ByTransformers:
 
 
 class ByRecomputing:
-    """Tokens through the model as it is, over the whole row every time: for models whose cache cannot be used.
+    """Reads tokens through the model unchanged, over the whole row every time, for models whose
+    cache cannot be used.
 
     Args: ids_RL, attention_RL: the prompts, padding first.
     """
@@ -133,7 +137,8 @@ class ByRecomputing:
 
 
 def _says_the_same(plain: PlainDecoder, cache: Cache, attention_PL: Tensor, probe_P: tuple[Tensor, Tensor]) -> bool:
-    """Whether a token after each prompt becomes the same by both ways. The cache stays as it is."""
+    """Return True if both ways give the same states for a token after each prompt. The cache stays
+    unchanged."""
     once_P = torch.ones_like(attention_PL[:, 0])
     ours_PH = plain.step(*probe_P, WholeRows(list(cache.layers), once_P, attention_PL))
     theirs_PH = ByTransformers(plain.model, copy.deepcopy(cache), once_P, attention_PL).step(*probe_P)
@@ -143,10 +148,12 @@ def _says_the_same(plain: PlainDecoder, cache: Cache, attention_PL: Tensor, prob
 
 
 def _mask_format(model: Any, cache: Cache) -> torch.dtype | None:
-    """Of a mask made here where that makes attention quicker than what transformers makes of a padding mask.
+    """Return the format of an attention mask made here, if that makes attention faster than
+    transformers' padding mask.
 
-    For rows without padding that is none, and a CPU then repeats keys and values for every head that shares them.
-    Families that add something to a mask of their own (ALiBi) get the padding mask.
+    For rows without padding there is none, and a CPU then repeats keys and values for every head
+    that shares them. Families that add something to a mask of their own (ALiBi) get the padding
+    mask.
     """
     first: Any = cache.layers[0]
     keys = first.keys

@@ -1,11 +1,12 @@
-"""One token of each row through a plain decoder, with little around the products.
+"""One token of each row through a plain decoder, with little overhead around the products.
 
-A token is a few hundred numbers a layer, so that what transformers does around the products (calls of modules, keyword
-arguments, views) takes time of its own. Here a layer is its operations alone, in the same order and with the same
-roundings. A model may have the parts of a plain decoder and still do something else with them: see `next_states`.
+A token is a few hundred numbers per layer, so that the overhead of transformers around the products
+(calls of modules, keyword arguments, views) is significant. Here a layer is its operations alone,
+in the same order and with the same roundings. A model may have the parts of a plain decoder and
+still use them differently: see `next_states`.
 
-Axes: R rows, H hidden features, M features between, S states of a layer's heads, K key heads, G query heads of each,
-D features of a head.
+Axes: R rows, H hidden features, M features between, S states of a layer's heads, K key heads, G
+query heads of each, D features of a head.
 """
 
 from __future__ import annotations
@@ -25,63 +26,60 @@ from rl_core.kernels.rotary import turn
 from rl_core.models.packing import ROW_BY_ROW
 
 MODEL = {"embed_tokens", "layers", "norm", "rotary_emb"}
-"""What transformers calls the parts of a plain decoder,"""
+"""Names of the parts of a plain decoder in transformers."""
 BLOCK = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}
-"""of its blocks,"""
+"""Names of the parts of its blocks."""
 ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
-"""of their attention,"""
+"""Names of the parts of their attention."""
 HEAD_NORMS = {"q_norm", "k_norm"}
-"""and what some have in it besides."""
+"""Names of the norms that some attention modules also have."""
 Layers = tuple[nn.Module, ...]
 """Linear layers that read the same states."""
 
 
 class Product(Protocol):
-    """What such layers compute together."""
+    """Joint product of such layers."""
 
     sizes: list[int]
-    """Features that come out of each."""
+    """Number of output features of each layer."""
 
     def whole(self, states: Tensor) -> Tensor:
-        """What all layers make of the states, side by side in the last axis."""
+        """Return the outputs of all layers for the states, side by side in the last axis."""
         ...
 
 
 class Memory(Protocol):
-    """What the rows have read so far."""
+    """KV cache of the rows."""
 
     def begin(self) -> None:
-        """Every row has a token more from now on."""
+        """Extend every row by one token."""
 
     def attend(self, layer: int, query_RKGD: Tensor, key_RKD: Tensor, value_RKD: Tensor, scale: float) -> Tensor:
-        """Add the token's keys and values. Returns: what it sees, [R, K, G, D]."""
+        """Add the token's keys and values. Returns: its attention result, [R, K, G, D]."""
         ...
 
 
 class LayerByLayer:
-    """Layers as they are, each with its own product."""
+    """Unchanged layers, each with its own product."""
 
     def __init__(self, layers: Layers) -> None:
         self.layers: list[Any] = list(layers)
         self.sizes = [layer.out_features for layer in self.layers]
 
     def whole(self, states: Tensor) -> Tensor:
-        """What all layers make of the states, side by side in the last axis."""
+        """Return the outputs of all layers for the states, side by side in the last axis."""
         return torch.cat([layer(states) for layer in self.layers], -1)
 
 
 def layer_by_layer(layers: Layers) -> LayerByLayer | None:
-    """The product of layers as they are; None where one is not linear, or cut over ranks."""
+    """Return the product of unchanged layers; None if one is not linear, or cut over ranks."""
     weights = [weight for layer in layers for weight in layer.parameters()]
     is_linear = all(hasattr(layer, "out_features") for layer in layers)
     return LayerByLayer(layers) if is_linear and not any(isinstance(weight, DTensor) for weight in weights) else None
 
 
 class PlainDecoder:
-    """A transformers model in the shape that decoder-only models mostly have.
-
-    Pre-norm, rotary embeddings, grouped queries (arXiv 2305.13245), a gated MLP with SiLU.
-    """
+    """A transformers model with the usual shape of a decoder-only model."""
 
     def __init__(self, model: Any, blocks: list[_Block]) -> None:
         self.model, self.blocks = model, blocks
@@ -103,10 +101,10 @@ class PlainDecoder:
 class _Block:
     first_norm: RMSNorm
     reads: Product
-    """Queries, keys and values."""
+    """Product of queries, keys and values."""
     attention: Any
     head_norms: tuple[RMSNorm, RMSNorm] | None
-    """Of queries and keys."""
+    """Norms of queries and keys."""
     writes: Product
     second_norm: RMSNorm
     gate_up: Product
@@ -137,9 +135,11 @@ class _Block:
 
 
 def plain_decoder(model: Any, product_of: Callable[[Layers], Product | None]) -> PlainDecoder | None:
-    """A transformers model (without its head) as a plain decoder; None where it has another shape.
+    """Return a transformers model (without its head) as a plain decoder; None if it has another
+    shape.
 
-    Args: product_of: the product of layers that read the same states; None where they have none.
+    Args: product_of: returns the product of layers that read the same states; None if they have
+    none.
     """
     if _parts(model) != MODEL or not isinstance(model.norm, RMSNorm):
         return None

@@ -15,10 +15,12 @@ if TYPE_CHECKING:
 
 
 class ZImage(DiffusionFamily):
-    """One stream of text and picture tokens. Its time runs from noise (0) to picture (1), so its output is x_0 - eps.
+    """Z-Image: one stream of text and image tokens. Its time runs from noise (0) to image (1), so
+    its output is x_0 - eps.
 
-    The transformer takes lists, one entry a sample, and masks what it pads. The pipeline counts guidance from 0: its
-    `guidance_scale` is the scale here less 1. Turbo is distilled and wants scale 1.
+    The transformer takes lists, one entry per sample, and masks its padding. The pipeline counts
+    guidance from 0: its `guidance_scale` is the scale here minus 1. Turbo is distilled and needs
+    scale 1.
     """
 
     name: ClassVar[str] = "z_image"
@@ -27,17 +29,17 @@ class ZImage(DiffusionFamily):
 
     @property
     def lora_targets(self) -> list[str]:
-        """Attention alone."""
+        """The attention layers."""
         return ["attention.to_q", "attention.to_k", "attention.to_v", "attention.to_out.0"]
 
     def encode(self, prompts: Sequence[str], images: Sequence[Image | None], size: Size) -> list[Condition]:
-        """`prompt_embeds` [L, D]."""
+        """Return `prompt_embeds` [L, D]."""
         check_images(self.name, images, self.condition_images)
         embeds, _ = self.pipeline.encode_prompt(list(prompts), device=self.device, do_classifier_free_guidance=False)
         return [Condition({"prompt_embeds": embeds_LD}) for embeds_LD in embeds]
 
     def latent_shape(self, size: Size) -> tuple[int, ...]:
-        """[C, H, W]."""
+        """Return [C, H, W]."""
         factor = self.pipeline.vae_scale_factor
         check_single_frame(self.name, size)
         check_sides(self.name, size, factor * self.token_side)
@@ -46,7 +48,7 @@ class ZImage(DiffusionFamily):
     def velocity(
         self, transformer: nn.Module, latents: Tensor, sigma_B: Tensor, conditions: Mapping[str, Tensor]
     ) -> Tensor:
-        """The transformer's output with the sign turned."""
+        """Return the transformer's output with its sign reversed."""
         import torch
 
         lengths = conditions["prompt_embeds_mask"].sum(dim=1).tolist()
@@ -55,7 +57,7 @@ class ZImage(DiffusionFamily):
         return -torch.stack(predicted).squeeze(2)
 
     def decode(self, latents: Tensor) -> Tensor:
-        """[B, 3, height, width]."""
+        """Return images [B, 3, height, width]."""
         vae: Any = self.pipeline.vae
         scaled = latents.to(vae.dtype) / vae.config.scaling_factor + vae.config.shift_factor
         return (vae.decode(scaled, return_dict=False)[0].float() / 2 + 0.5).clamp(0, 1)

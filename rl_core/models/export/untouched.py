@@ -1,8 +1,9 @@
-"""What training leaves alone is exported as it came: bit by bit, under its name, with the files beside the weights.
+"""Export of everything that training left alone, unchanged: bit by bit, under its name, with the
+files next to the weights.
 
-A model is loaded in float32 and saved in one format, and what its class does not read is not saved at all (layers that
-predict further tokens). Here an export is gone through once more: each tensor that is the base model's own gets the
-base model's bits, in their format.
+A model is loaded in float32 and saved in one format, and parts that its class does not read are not
+saved at all (layers that predict further tokens). This module goes through an export once more:
+each tensor that is the base model's own gets the base model's bits, in their format.
 """
 
 from __future__ import annotations
@@ -23,13 +24,14 @@ PROCESSOR_FILES = (
     *("processor_config.json", "preprocessor_config.json", "video_preprocessor_config.json"),
     "chat_template.json",
 )
-"""What a processor reads; some want libraries to be loaded and saved again."""
+"""Files of a processor; some need further libraries to be loaded and saved again."""
 
 
 def carry_over(source: str, model: Any, out: Path) -> None:
-    """Put what training left alone into an export, as it was in the base model.
+    """Copy everything that training left alone into an export, as it was in the base model.
 
-    Args: source: what `rl_core.models.locate` returned. model: the exported one. out: the folder it was saved in.
+    Args: source: result of `rl_core.models.locate`. model: the exported one. out: the folder it was
+    saved in.
     """
     for name in PROCESSOR_FILES:
         found = _file_of(source, name)
@@ -50,14 +52,14 @@ def carry_over(source: str, model: Any, out: Path) -> None:
 
 
 class _Weights:
-    """The tensors of a folder or a repository, each in which file. Files are opened as they are needed."""
+    """The tensors of a folder or a repository, with their files, which are opened on access."""
 
     def __init__(self, files: Mapping[str, Path]) -> None:
         self.files = dict(files)
 
     @classmethod
     def of(cls, source: str) -> _Weights | None:
-        """None where there are no safetensors."""
+        """Find the tensors of a source; return None if there are no safetensors."""
         from safetensors import safe_open
 
         index = _file_of(source, INDEX)
@@ -72,7 +74,7 @@ class _Weights:
             return cls(dict.fromkeys(file.keys(), whole))
 
     def by_file(self) -> dict[Path, list[str]]:
-        """The names in each file."""
+        """Return the names in each file."""
         grouped: dict[Path, list[str]] = {}
         for name, path in self.files.items():
             grouped.setdefault(path, []).append(name)
@@ -87,7 +89,7 @@ class _Weights:
 
 
 def _restore_formats(source: str, config: Path) -> None:
-    """In the config, the format of each part as the base model names it; loading wrote its own there."""
+    """Restore the base model's names of formats in the config, where loading wrote its own."""
     found = _file_of(source, CONFIG)
     if found is None:
         return
@@ -100,7 +102,8 @@ def _restore_formats(source: str, config: Path) -> None:
 
 
 def _restore(path: Path, names: Iterable[str], base: _Weights) -> None:
-    """In one file of an export, the base model's own tensor wherever the exported one is it in another format."""
+    """Restore the base model's own tensors in one file of an export, where the exported ones only
+    differ in format."""
     from safetensors.torch import load_file, save_file
 
     tensors: dict[str, Tensor] = load_file(path)
@@ -116,7 +119,7 @@ def _restore(path: Path, names: Iterable[str], base: _Weights) -> None:
 
 
 def _add(out: Path, exported: _Weights, tensors: dict[str, Tensor]) -> None:
-    """Further tensors in a file of their own, which an index names beside the others."""
+    """Write further tensors to a separate file, and add them to the index."""
     from safetensors.torch import save_file
 
     unread = "model-unread.safetensors"
@@ -133,7 +136,7 @@ def _add(out: Path, exported: _Weights, tensors: dict[str, Tensor]) -> None:
 
 
 def _file_of(source: str, name: str) -> Path | None:
-    """A file of a folder or of a repository of the hub that is on this machine; None where there is none."""
+    """Return a file of a folder or of a cached repository of the hub; None if there is none."""
     from transformers.utils.hub import cached_file
 
     repository, _, revision = source.partition("@")

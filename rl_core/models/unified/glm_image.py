@@ -1,9 +1,11 @@
-"""GLM-Image (zai-org): an autoregressive model writes the codes of a picture, a diffusion transformer draws them.
+"""GLM-Image (zai-org): an autoregressive model writes the codes of an image, a diffusion
+transformer draws them.
 
-A plan is a small picture of about 256 codes and then the picture itself, a code for every 32 x 32 pixels, in the rows
-and columns that the model's own positions say. Codes are whole numbers, so that drawing does not train what writes
-them. The pipeline lets the model end a plan, or start another, anywhere; here both marks are left out of what may be
-written. Its vision tower and quantiser serve pictures that are edited, and stay as they are.
+A plan is a small image of about 256 codes and then the image itself, a code for every 32 x 32
+pixels, in the rows and columns given by the model's own positions. Codes are whole numbers, so that
+drawing does not train the writer. The pipeline lets the model end a plan, or start another,
+anywhere; here both marks are excluded from sampling. Its vision tower and quantiser are for editing
+images, and stay unchanged.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from rl_core.models.unified.glm_transformer import CODES, DROPPED, GlmTransforme
 
 
 class GlmImage(UnifiedFamily, GlmTransformer):
-    """Text to image through `GlmImagePipeline`."""
+    """GLM-Image: text to image through `GlmImagePipeline`."""
 
     name: ClassVar[str] = "glm_image"
     pipelines: ClassVar[tuple[str, ...]] = ("GlmImagePipeline",)
@@ -29,24 +31,25 @@ class GlmImage(UnifiedFamily, GlmTransformer):
 
     @classmethod
     def pipeline_class(cls) -> Any:
-        """That of diffusers."""
+        """Return diffusers' pipeline class."""
         from diffusers.pipelines.glm_image.pipeline_glm_image import GlmImagePipeline
 
         return GlmImagePipeline
 
     @property
     def frozen(self) -> list[nn.Module]:
-        """Vision tower and quantiser."""
+        """The vision tower and the quantiser."""
         model = self.transformer.writer.model
         return [model.visual, model.vqmodel]
 
     @property
     def lora_targets(self) -> list[str]:
-        """The linear layers of the text model, and the attention of the transformer."""
+        """The linear layers of the text model, and the attention layers of the transformer."""
         return ["q_proj", "k_proj", "v_proj", "o_proj", "gate_up_proj", "down_proj", *super().lora_targets]
 
     def layout(self, size: Size) -> PlanLayout:
-        """By the model's own positions: rows and columns of the small picture's codes, then of the large one's."""
+        """Return the layout by the model's own positions: rows and columns of the small image's
+        codes, then of the large one's."""
         self.latent_shape(size)
         config, model = self.transformer.writer.config, self.transformer.writer.model
         start = torch.tensor([[config.image_start_token_id]])
@@ -59,11 +62,12 @@ class GlmImage(UnifiedFamily, GlmTransformer):
     def question(
         self, tokenizer: Any, messages: list[dict[str, Any]], size: Size, template_kwargs: Mapping[str, Any]
     ) -> list[int]:
-        """The conversation, the sizes of both pictures in codes, and the mark of a picture's start."""
+        """Return the conversation, the sizes of both images in codes, and the mark of an image's
+        start."""
         return self._asked(messages, size, template_kwargs)["input_ids"][0].tolist()
 
     def _asked(self, messages: Sequence[dict[str, Any]], size: Size, template_kwargs: Mapping[str, Any]) -> Any:
-        """What the processor makes of a conversation, as the pipeline calls it."""
+        """Return the processor's output for a conversation, called as in the pipeline."""
         parts = [{**turn, "content": [{"type": "text", "text": turn["content"]}]} for turn in messages]
         sides = {"target_h": size.height, "target_w": size.width}
         return self.pipeline.processor.apply_chat_template(
@@ -78,7 +82,8 @@ class GlmImage(UnifiedFamily, GlmTransformer):
     def plan_conditions(
         self, prompts: Sequence[str], contexts: Sequence[list[int]], size: Size
     ) -> list[Condition | str]:
-        """Glyphs of the prompt, and the codes of the large picture, each for 2 x 2 tokens of the transformer."""
+        """Return the glyphs of the prompt, and the codes of the large image, each for 2 x 2 tokens
+        of the transformer."""
         glyphs = {text: self.encode([text], [None], size)[0] for text in dict.fromkeys(prompts)}
         layout = self.layout(size)
         return [

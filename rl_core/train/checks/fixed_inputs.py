@@ -1,4 +1,4 @@
-"""Asking a sharded policy about its bundle's fixed inputs, to compare it with another copy of itself."""
+"""Evaluation of a sharded policy on its bundle's probe inputs, for comparison with another copy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 @contextmanager
 def asking(backend: FSDPBackend, *, averaged: bool) -> Iterator[Callable[[], Tensor]]:
-    """For the block, what asks the policy, or its moving average. Collective: every rank runs the same passes."""
+    """Yield a function that evaluates the policy, or its moving average. Collective: every rank
+    runs the same passes."""
     backend._check_onloaded("the comparison with another copy")
     with ExitStack() as stack:
         if averaged:
@@ -31,7 +32,8 @@ def asking(backend: FSDPBackend, *, averaged: bool) -> Iterator[Callable[[], Ten
 
 @contextmanager
 def _average_in_place(backend: FSDPBackend) -> Iterator[None]:
-    """The same bits come back with the end of the block, so that this makes no other version of the weights."""
+    """Put the average in place during the block. The same bits are restored afterwards, so the
+    weight version stays the same."""
     backend._reshard()
     backend._require_ema().apply()
     try:

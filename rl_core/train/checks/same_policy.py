@@ -1,8 +1,8 @@
-"""Whether a policy that is wrapped for training still gives what the model itself gave when it was loaded.
+"""Check that a policy wrapped for training still gives the results of the loaded model.
 
-Cutting weights (tensor parallelism) and sequences (sequence parallelism) over ranks depends on how a family is written,
-like every other way in `rl_core.models.checks.probe`. The same rows go through the wrapped policy once, before anything
-is trained.
+Sharding of weights (tensor parallelism) and sequences (sequence parallelism) depends on how a
+family is written, like every other way in `rl_core.models.checks.probe`. The same rows go through
+the wrapped policy once, before training.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ from schemas.policy import FSDPConfig, ModelConfig
 from schemas.section import DType
 
 ALIKE_ROUNDED = 0.1
-"""In bfloat16: the mean difference of log-probabilities, by how far they lie apart, that rounding stays well below."""
+"""Tolerance in bfloat16: mean difference of log-probabilities relative to their spread, well above
+the effect of rounding."""
 
 
 def settle_wrapped(backend: Any) -> None:
-    """What is done once to an FSDPBackend's policy after the wrap. Collective. Raises: ModelError.
+    """Set up an FSDPBackend's policy once after the wrap. Collective. Raises: ModelError.
 
-    It takes the mode of passes that learn, computes exactly where the recipe says so, and is compared with the model.
+    It is put into training mode, made exact if the recipe asks for that, and compared with the
+    model.
     """
     config: ModelConfig | None = getattr(backend.bundle, "config", None)
     learning_mode(backend.policy, own_dropout=config is not None and config.dropout)
@@ -40,9 +42,10 @@ def settle_wrapped(backend: Any) -> None:
 
 
 def check_same_policy(policy: Any, config: FSDPConfig, rank_info: RankInfo) -> None:
-    """Collective: all ranks compute the same rows.
+    """Compare the wrapped policy with the loaded model. Collective: all ranks compute the same
+    rows.
 
-    Raises: ModelError when the wrapped policy, whose adapters change nothing yet, gives something else.
+    Raises: ModelError when the policy, whose adapters have no effect yet, gives other results.
     """
     truth = None if getattr(policy, "paths", None) is None else policy.paths.truth
     if truth is None:
@@ -80,9 +83,9 @@ def check_same_policy(policy: Any, config: FSDPConfig, rank_info: RankInfo) -> N
 
 
 def check_exact(policy: Any) -> None:
-    """Raises: ModelError when decoding and a forward pass give a token other bits.
+    """Check that decoding and a forward pass give a token the same bits.
 
-    Args: policy: gathered, after `make_exact`.
+    Args: policy: gathered, after `make_exact`. Raises: ModelError when they do not.
     """
     from rl_core.models.decoding.decode import forced_log_probs
 

@@ -1,4 +1,4 @@
-"""An estimate of a worker's memory, from the model's config alone."""
+"""Estimate of a worker's memory, from the model's config alone."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,31 +11,34 @@ from schemas.recipe import EmaFullConfig, Recipe
 from schemas.section import DType
 
 WIDTHS = {DType.BFLOAT16: 2, DType.FLOAT32: 4}
-"""Bytes of a number."""
+"""Bytes of a number in each format."""
 CHUNK_TOKENS = 1024
-"""Positions whose vocabulary row exists at once."""
+"""Number of positions whose vocabulary logits exist at once."""
 LORA_LINEARS = 7
-"""Linear layers of a block that get an adapter: four of attention, three of the gated MLP."""
+"""Linear layers of a block with an adapter: four of attention, three of the gated MLP."""
 ROLLOUT_WEIGHTS, KV_CACHE = "gathered weights (rollout)", "KV cache"
-"""What sampling takes, wherever it happens."""
+"""Memory of sampling, wherever it happens."""
 
 
 UNGATED = ("n_embd", "n_embed", "ffn_dim", "expansion_ratio", "n_head")
 UNGATED_TYPES = ("gpt_neox", "gpt_neox_japanese", "falcon", "phi", "starcoder2", "persimmon", "nemotron")
-"""Families that write those into their configs, and these, have MLPs of two matrices; others gated ones, of three."""
+"""Families whose MLPs have two matrices, like families with those keys in their configs; others
+have gated ones with three."""
 PERIODS = ("expert_layer_period", "decoder_sparse_step", "interleave_moe_layer_step")
-"""Every so many blocks have experts."""
+"""Config keys for the interval of blocks with experts."""
 NEEDED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 
 
 def unknown_sizes(config: Mapping[str, Any]) -> list[str]:
-    """What a `config.json` does not state that an estimate needs, as recurrent models have no attention heads."""
+    """Return the values that an estimate needs and a `config.json` does not state, such as
+    attention heads of recurrent models."""
     shape = named(config)
     return [name for name in NEEDED if not isinstance(shape.get(name), int)]
 
 
 def num_parameters(config: Mapping[str, Any]) -> int:
-    """Parameters of a decoder-only language model, from its `config.json`; unusual ones come out approximately."""
+    """Return the parameters of a decoder-only language model, from its `config.json`; approximate
+    for unusual ones."""
     shape = named(config)
     hidden, layers = shape["hidden_size"], shape["num_hidden_layers"]
     heads = shape["num_attention_heads"]
@@ -50,7 +53,7 @@ def num_parameters(config: Mapping[str, Any]) -> int:
 
 
 def _mlps(shape: Mapping[str, Any]) -> int:
-    """Of all blocks, experts and their router included."""
+    """Return the MLP parameters of all blocks, experts and their router included."""
     hidden, layers = shape["hidden_size"], shape["num_hidden_layers"]
     width = shape.get("intermediate_size") or 4 * hidden
     is_gated = shape.get("model_type") not in UNGATED_TYPES and not any(name in shape for name in UNGATED)
@@ -68,7 +71,8 @@ def _mlps(shape: Mapping[str, Any]) -> int:
 
 
 def estimate_memory(recipe: Recipe, config: Mapping[str, Any]) -> dict[str, float]:
-    """Bytes of one training worker's device, by purpose. Activations assume passes of the longest allowed rows.
+    """Return the bytes of one training worker's device, by purpose. Activations assume passes of
+    the longest allowed rows.
 
     Args: config: the model's `config.json`, without `unknown_sizes`.
     """
@@ -84,7 +88,7 @@ def estimate_memory(recipe: Recipe, config: Mapping[str, Any]) -> dict[str, floa
 
 
 def _weights(recipe: Recipe, shape: dict[str, Any]) -> dict[str, float]:
-    """What is sharded over the ranks and stays between steps."""
+    """Return the memory that is sharded over the ranks and stays between steps."""
     total, trained = num_parameters(shape), _num_trained(recipe, shape)
     adapters = trained if recipe.lora else 0
     master, computed = WIDTHS[recipe.fsdp.master_dtype], WIDTHS[recipe.fsdp.param_dtype]
@@ -106,7 +110,8 @@ def _weights(recipe: Recipe, shape: dict[str, Any]) -> dict[str, float]:
 
 
 def _stored(recipe: Recipe, shape: dict[str, Any]) -> float:
-    """The model's own weights on one rank; under adapters they take no steps, and are stored as computed."""
+    """Return the model's own weights on one rank; under adapters they are never updated, and stored
+    in the compute format."""
     ranks, tp_size = recipe.placement.train_devices, recipe.placement.tp_size
     master, computed = WIDTHS[recipe.fsdp.master_dtype], WIDTHS[recipe.fsdp.param_dtype]
     in_blocks = computed if recipe.lora else master
@@ -116,7 +121,7 @@ def _stored(recipe: Recipe, shape: dict[str, Any]) -> float:
 
 
 def _gathered(recipe: Recipe, shape: dict[str, Any]) -> dict[str, float]:
-    """Weights and gradients that are whole on a rank for a while."""
+    """Return the weights and gradients that are temporarily whole on a rank."""
     config, layers = recipe.fsdp, shape["num_hidden_layers"]
     width, tp_size = WIDTHS[config.param_dtype], recipe.placement.tp_size
     whole = num_parameters(shape) * width / tp_size
@@ -133,7 +138,7 @@ def _gathered(recipe: Recipe, shape: dict[str, Any]) -> dict[str, float]:
 
 
 def _activations(recipe: Recipe, shape: dict[str, Any]) -> dict[str, float]:
-    """What a pass of training and a batch of decoding leave behind."""
+    """Return the activations of a training pass and of a decoding batch."""
     placement, rollout = recipe.placement, recipe.rollout
     hidden, layers = shape["hidden_size"], shape["num_hidden_layers"]
     width = WIDTHS[recipe.fsdp.param_dtype]
@@ -154,7 +159,8 @@ def _activations(recipe: Recipe, shape: dict[str, Any]) -> dict[str, float]:
 
 
 def _tokens_of_a_pass(recipe: Recipe, length: int) -> int:
-    """At most, without packing: how the processor multiplies is known where it works."""
+    """Return the maximum without packing; the CPU's speed in bfloat16 is only known where the
+    worker runs."""
     placement = recipe.placement
     if placement.micro_batch_size:
         return placement.micro_batch_size * length
@@ -171,12 +177,13 @@ def _num_trained(recipe: Recipe, shape: dict[str, Any]) -> int:
 
 
 def _num_root_parameters(shape: dict[str, Any]) -> int:
-    """Parameters outside the blocks."""
+    """Return the number of parameters outside the blocks."""
     return num_parameters({**shape, "num_hidden_layers": 0})
 
 
 def _share(recipe: Recipe, shape: dict[str, Any], *, trained: bool = False) -> float:
-    """The share of the weights (or of the trained ones) that lies on one rank; adapters all lie in blocks."""
+    """Return the share of the weights (or of the trained ones) on one rank; adapters are all in
+    blocks."""
     ranks = recipe.placement.train_devices
     if recipe.fsdp.root_wrap or (trained and recipe.lora is not None):
         return 1 / ranks

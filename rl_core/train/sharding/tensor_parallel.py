@@ -1,8 +1,10 @@
-"""Tensor parallelism: each block's linear layers are cut over the ranks of a `tp` mesh (Megatron-LM, arXiv 1909.08053).
+"""Tensor parallelism: each block's linear layers are cut over the ranks of a `tp` mesh
+(Megatron-LM, arXiv 1909.08053).
 
-How a model is cut is its own `tp_plan` (transformers); this file adds what a plan leaves open. Adapters follow the
-layer they belong to. Every other parameter becomes a DTensor that all tp ranks hold whole, so that all parameters of a
-policy live on one mesh and norms, clipping, optimisers and checkpoints need no second way.
+A model is cut by its own `tp_plan` (transformers); this file adds what a plan leaves open. Adapters
+follow the layer they belong to. Every other parameter becomes a DTensor that all tp ranks hold
+whole, so that all parameters of a policy are on one mesh and norms, clipping, optimizers and
+checkpoints need no special case.
 """
 
 from __future__ import annotations
@@ -22,22 +24,25 @@ if TYPE_CHECKING:
 
 _WHOLE = "replicate"
 _PARTIAL_GRADIENT = "replicated_with_grad_allreduce"
-"""Style of a weight that every rank holds whole but uses for its own heads only (Qwen3's q_norm and k_norm)."""
+"""Style of a weight that every rank holds whole but uses for its own heads only (Qwen3's q_norm and
+k_norm)."""
 
 _ADAPTER_STYLES = {
     "colwise": (_WHOLE, "colwise"),
     "colwise_gather_output": (_WHOLE, "colwise_gather_output"),
     "rowwise": ("rowwise", _WHOLE),
 }
-"""Styles of an adapter's A and B by that of its layer, so that B's output is laid out like the layer's."""
+"""Styles of an adapter's A and B by that of its layer, so that B's output is laid out like the
+layer's."""
 
 
 def apply_tensor_parallel(model: Any, mesh: DeviceMesh) -> None:
     """Cut a transformers model (below any adapters) over a one-dimensional mesh, in place.
 
-    Call it after adapters are injected and before the FSDP wrap. Every rank must hold the same whole weights; each
-    keeps its slice, nothing is sent.
-    Raises: ModelError when the model has no plan, does not divide, or an adapted layer cannot carry its adapter.
+    Call it after adapters are injected and before the FSDP wrap. Every rank must hold the same
+    whole weights; each keeps its slice, nothing is sent.
+    Raises: ModelError when the model has no plan, does not divide, or an adapted layer cannot carry
+    its adapter.
     """
     from transformers.distributed.tensor_parallel import apply_tensor_parallelism
 
@@ -53,7 +58,10 @@ def apply_tensor_parallel(model: Any, mesh: DeviceMesh) -> None:
 
 
 def check_tensor_parallel(model: Any, tp_size: int) -> None:
-    """Raises: ModelError when the model has no plan, or its heads or its MLP do not divide by `tp_size`."""
+    """Check that a model has a plan, and that its heads and its MLP divide by `tp_size`.
+
+    Raises: ModelError when not.
+    """
     if not getattr(model, "tp_plan", None):
         raise ModelError(
             f"placement.tp_size is {tp_size}, but transformers has no tensor-parallel plan for {type(model).__name__}; "
@@ -76,7 +84,8 @@ def _divided_sizes(config: Any) -> dict[str, int]:
 
 
 def _styles(model: Any, tp_size: int) -> dict[str, str]:
-    """The style of every planned module and of its own parameters, by name; a parameter comes before its module."""
+    """Return the style of every planned module and of its own parameters, by name; a parameter
+    comes before its module."""
     from transformers.distributed.parallel_utils import replace_layer_number_by_wildcard
 
     plan = model.tp_plan
@@ -98,7 +107,8 @@ def _styles(model: Any, tp_size: int) -> dict[str, str]:
 
 
 def _whole_vocabulary(model: Any, tp_size: int) -> list[nn.Module]:
-    """The embeddings, where they stay whole: the vocabulary does not divide, or the plan leaves the input's alone."""
+    """Return the embeddings that stay whole: the vocabulary does not divide, or the plan leaves the
+    input's alone."""
     from transformers.distributed.parallel_utils import replace_layer_number_by_wildcard
 
     embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
@@ -109,7 +119,7 @@ def _whole_vocabulary(model: Any, tp_size: int) -> list[nn.Module]:
 
 
 def _adapter_styles(name: str, module: nn.Module, style: str) -> dict[str, str]:
-    """The styles of an adapted layer's parts by name; empty for a layer without adapters."""
+    """Return the styles of an adapted layer's parts by name; empty for a layer without adapters."""
     from peft.tuners.lora import LoraLayer
 
     if not isinstance(module, LoraLayer):
@@ -127,7 +137,8 @@ def _adapter_styles(name: str, module: nn.Module, style: str) -> dict[str, str]:
 
 
 def _ties(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Module, str]]:
-    """Parameters under a second name: module and name, then the module and name that come first."""
+    """Yield parameters under a second name: module and name, then the module and name that come
+    first."""
     first: dict[int, tuple[nn.Module, str]] = {}
     for module in model.modules():
         for name, parameter in module._parameters.items():
@@ -139,7 +150,8 @@ def _ties(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Module, str]]:
 
 
 def _hold_whole(model: nn.Module, mesh: DeviceMesh, styles: dict[str, str]) -> None:
-    """Turn plain parameters into DTensors whole on every rank; their modules' forward still sees plain tensors."""
+    """Convert plain parameters to DTensors that are whole on every rank; their modules' forward
+    still sees plain tensors."""
     # The old parameter is kept beside the new one, so that its id is not given to another.
     replaced: dict[int, tuple[nn.Parameter, nn.Parameter]] = {}
     for module_name, module in model.named_modules():
@@ -157,7 +169,8 @@ def _hold_whole(model: nn.Module, mesh: DeviceMesh, styles: dict[str, str]) -> N
 
 
 def _see_local_values(module: nn.Module, names: list[str], *, partial: bool) -> None:
-    """Wrap the forward. Args: partial: a rank's gradient is one summand of the whole gradient, not all of it."""
+    """Wrap the forward. Args: partial: a rank's gradient is one summand of the whole gradient, not
+    all of it."""
     original_forward = module.forward
     gradient: list[Placement] = [Partial() if partial else Replicate()]
 

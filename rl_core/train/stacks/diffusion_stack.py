@@ -1,4 +1,5 @@
-"""The track of a diffusion model whose actions are denoising steps: replayed, scored and trained like tokens.
+"""The stack of a diffusion model whose actions are denoising steps: replayed, scored and trained
+like tokens.
 
 Shapes: B rows of K actions, N = B K latents that run forward together, those of one row adjacent.
 """
@@ -36,7 +37,7 @@ class DiffusionStack(SegmentStack):
         self.config, self.family = config, fsdp_backend.bundle.family
 
     def open(self, shard: DataProto) -> tuple[DataProto, list[MiniBatch]]:
-        """Each row cut into portions of `steps_per_forward` actions."""
+        """Split each row into portions of `steps_per_forward` actions."""
         num_actions = shard.tensor("response_mask").shape[1]
         size = self.config.steps_per_forward or num_actions
         if size < num_actions:
@@ -46,11 +47,11 @@ class DiffusionStack(SegmentStack):
         return super().open(shard)
 
     def lengths(self, shard: DataProto) -> Lengths:
-        """Rows of a rollout weigh the same."""
+        """Return equal costs for all rows of a rollout."""
         return Lengths([1] * len(shard))
 
     def take(self, shard: DataProto, rows: Rows) -> DataProto:
-        """The rows themselves; of none, one without a set mask."""
+        """Return the rows; for no rows, one without a set mask."""
         if rows:
             return shard[rows]
         idle = shard[[0]]
@@ -59,7 +60,7 @@ class DiffusionStack(SegmentStack):
         return idle
 
     def velocities(self, policy: Any, micro: DataProto, latents_N: Tensor) -> Tensor:
-        """[N, ...] at the levels of the rows' actions."""
+        """Return velocities [N, ...] at the levels of the rows' actions."""
         sigmas_BK = micro.tensor("sigmas")
         conditions = list(micro.non_tensor_batch["conditions"])
         told = self.backend.policy.conditions_of(conditions, sigmas_BK.shape[1], self.config.guidance_scale)
@@ -67,14 +68,15 @@ class DiffusionStack(SegmentStack):
         return policy(Noisy(latents_N, sigmas_BK.flatten(), told), self.config.guidance_scale)
 
     def over(self, plan: list[MiniBatch]) -> list[Rows]:
-        """Every pass of a plan, idle ones among them."""
+        """Return every pass of a plan, including idle ones."""
         return [rows for mini_batch in plan if not mini_batch.is_empty for rows in mini_batch.micro_batches]
 
 
 class StepStack(DiffusionStack):
     """Policy gradients: an action is a stochastic step, its log-probability the kernel's.
 
-    The shard also needs `latents, next_latents` [B, K, ...] and `next_sigmas, rollout_log_probs` [B, K].
+    The shard also needs `latents, next_latents` [B, K, ...] and `next_sigmas, rollout_log_probs`
+    [B, K].
     """
 
     def __init__(
@@ -92,7 +94,8 @@ class StepStack(DiffusionStack):
     def prepare_segment(self, shard: DataProto, plan: list[MiniBatch]) -> None:
         """Freeze the old policy's and the reference's means of every step.
 
-        As with tokens, a single optimiser step per rollout needs no old policy: its own forward, detached, is that.
+        As with tokens, a single optimizer step per rollout needs no old policy, whose place its own
+        detached forward takes.
         """
         batch = shard.batch
         assert batch is not None
@@ -104,7 +107,7 @@ class StepStack(DiffusionStack):
                 batch["ref_means"] = self._means(reference, shard, plan)
 
     def replay(self, policy: Any, micro: DataProto) -> Step:
-        """The steps of some rows again, N of them, scored by a policy."""
+        """Recompute the steps of some rows, N of them, scored by a policy."""
         latents_N, next_N = micro.tensor("latents").flatten(0, 1), micro.tensor("next_latents").flatten(0, 1)
         return action_step(
             self.sde,
@@ -144,7 +147,7 @@ class StepStack(DiffusionStack):
         return loss, metrics | drift(old_BK, rollout_BK, mask_BK)
 
     def _means(self, policy: Any, shard: DataProto, plan: list[MiniBatch]) -> Tensor:
-        """[B, K, ...], zero in rows that are not trained."""
+        """Return the means, [B, K, ...], zero in rows that are not trained."""
         means = torch.zeros_like(shard.tensor("latents"))
         for rows in self.over(plan):
             found_N = self.replay(policy, self.take(shard, rows)).mean
@@ -154,7 +157,7 @@ class StepStack(DiffusionStack):
 
 
 def _per_action(shard: DataProto) -> list[str]:
-    """Columns that have a value per action."""
+    """Return the columns with a value per action."""
     names = (
         *("latents", "next_latents", "sigmas", "next_sigmas", "rollout_log_probs", "noise_seeds"),
         *("response_mask", "advantages", "turn_rewards"),

@@ -1,4 +1,5 @@
-"""The track of DiffusionNFT: a finished sample is noised again, and the velocities there are trained.
+"""The stack of DiffusionNFT: a finished sample is noised again, and the velocities there are
+trained.
 
 Shapes: B rows of K noised copies, N = B K, those of one row adjacent.
 """
@@ -19,10 +20,11 @@ from rl_core.train.stacks.diffusion_stack import DiffusionStack
 
 
 class NftStack(DiffusionStack):
-    """The shard also needs `clean` [B, ...] and `noise_seeds` [B, K]."""
+    """A DiffusionStack whose shard also needs `clean` [B, ...] and `noise_seeds` [B, K]."""
 
     def prepare_segment(self, shard: DataProto, plan: list[MiniBatch]) -> None:
-        """Freeze the velocities of the policy that rolled out: the average, which moves with each update."""
+        """Freeze the velocities of the policy that sampled: the average, which changes with each
+        update."""
         assert shard.batch is not None
         clean, num_copies = shard.tensor("clean"), shard.tensor("sigmas").shape[1]
         old = torch.zeros(len(shard), num_copies, *clean.shape[1:], device=clean.device)
@@ -61,7 +63,8 @@ class NftStack(DiffusionStack):
 
     @staticmethod
     def _noisy(micro: DataProto) -> Tensor:
-        """(1 - t) x_0 + t eps, [N, ...]; eps is drawn on the CPU by the copy's own seed, the same for every layout."""
+        """Return (1 - t) x_0 + t eps, [N, ...]; eps is drawn on the CPU by the copy's own seed, the
+        same for every layout."""
         clean, sigmas_N = micro.tensor("clean"), micro.tensor("sigmas").flatten()
         seeds_N = micro.tensor("noise_seeds").flatten().tolist()
         noise = torch.stack(

@@ -1,9 +1,10 @@
-"""The train stack of a unified model: the losses of all its stages in one optimiser step.
+"""The train stack of a unified model: the losses of all its stages in one optimizer step.
 
-Each stage keeps its own algorithm, anchors, denominators and micro-batches; a step adds up what the stages' losses do
-to the one module they share, g = sum over stages of w_s g_s. Stages run one after the other, so that only one kind of
-activations is held at a time, and the gradient of each can be measured, and clipped, by itself: that of drawing reaches
-the decoder much weaker than that of its own tokens.
+Each stage keeps its own algorithm, anchors, denominators and micro-batches; a step sums the
+gradients of the stages' losses on the one module they share, g = sum over stages of w_s g_s. Stages
+run one after the other, so that only one kind of activations is held at a time, and the gradient of
+each can be measured, and clipped, separately: that of drawing is much weaker in the decoder than
+that of its own tokens.
 """
 
 from __future__ import annotations
@@ -27,32 +28,35 @@ from rl_core.train.stacks.segments import SegmentStack
 
 @dataclass(frozen=True)
 class StageWeight:
-    """What a stage's loss counts for in a step."""
+    """Weight of a stage's loss in a step."""
 
     weight: float
-    """Factor of its loss."""
+    """Factor of the stage's loss."""
     max_grad_norm: float | None = None
-    """Its own gradient, weighted, is clipped to this global norm before it is added; None leaves it."""
+    """Global norm to which the stage's weighted gradient is clipped before it is added; None does
+    not clip it."""
 
 
 @dataclass(frozen=True)
 class UnifiedStepResult:
-    """What training on one rollout did, stage by stage; the same on every rank but for the stages' metrics."""
+    """Result of training on one rollout, stage by stage; the same on every rank except for the
+    stages' metrics."""
 
     stages: Mapping[str, TrainStepResult]
-    """By name. A stage's `grad_norm` is that of its own weighted gradient, before any clipping."""
+    """Results by stage. A stage's `grad_norm` is that of its own weighted gradient, before any
+    clipping."""
     grad_norms: tuple[float, ...]
-    """Of each optimiser step: of all stages' gradients together, before the last clipping."""
+    """Norm of the sum of all stages' gradients in each optimizer step, before the last clipping."""
 
     @classmethod
     def merge(cls, parts: list[UnifiedStepResult]) -> UnifiedStepResult:
-        """The result over all replicas."""
+        """Return the result over all replicas."""
         first = parts[0]
         stages = {name: TrainStepResult.merge([part.stages[name] for part in parts]) for name in first.stages}
         return replace(first, stages=stages)
 
     def to_floats(self) -> dict[str, dict[str, float]]:
-        """The numbers to log, by stage and name; `joint_grad_norm` is the same for all."""
+        """Return the numbers to log, by stage and name; `joint_grad_norm` is the same for all."""
         taken = [norm for norm in self.grad_norms if math.isfinite(norm)]
         joint = math.fsum(taken) / len(taken) if taken else math.nan
         return {name: stage.to_floats() | {"joint_grad_norm": joint} for name, stage in self.stages.items()}
@@ -60,7 +64,7 @@ class UnifiedStepResult:
 
 @dataclass
 class _Segment:
-    """What a stage trains on in this step."""
+    """Training data and plan of a stage in this step."""
 
     stack: SegmentStack
     share: StageWeight
@@ -71,10 +75,10 @@ class _Segment:
 
 
 class UnifiedStack:
-    """Runs the stages' mini-batches side by side on one rank, one optimiser step for each.
+    """Runs the stages' mini-batches on one rank, with one optimizer step for all of them.
 
-    Args: text, images: the stages' stacks, all over `fsdp_backend` and with the same number of mini-batches and
-    epochs. weights: by stage.
+    Args: text, images: the stages' stacks, all over `fsdp_backend` and with the same number of
+    mini-batches and epochs. weights: weights by stage.
     """
 
     def __init__(
@@ -96,7 +100,8 @@ class UnifiedStack:
 
     @distributed(collect=Collect.REDUCE)
     def train(self) -> UnifiedStepResult:
-        """Train on the shards that were received, which are then forgotten. Raises: ValueError when there are none."""
+        """Train on the shards that were received, which are then dropped. Raises: ValueError when
+        there are none."""
         if not self._shards:
             raise ValueError("nothing to train on: hand over a shard of at least one stage with receive() first")
         segments = {name: self._open(name, shard) for name, shard in self._shards.items()}
@@ -111,12 +116,14 @@ class UnifiedStack:
         return UnifiedStepResult(stages, tuple(grad_norms))
 
     def _open(self, name: str, shard: DataProto) -> _Segment:
-        """Anchors of every stage are taken before the first step of any."""
+        """Open a stage's shard; the anchors of every stage are taken before the first step of
+        any."""
         stack = self.stages[name]
         return _Segment(stack, self.weights[name], *stack.open(shard), [], [])
 
     def _update(self, segments: list[_Segment], index: int) -> float:
-        """One optimiser step over every stage's mini-batch of this number. Returns: the joint gradient norm."""
+        """Take one optimizer step over every stage's mini-batch of this index. Returns: the joint
+        gradient norm."""
         shares, norms, total = [], [], _Gradients(self.backend)
         for segment in segments:
             mini_batch = segment.plan[index]
@@ -137,14 +144,15 @@ class UnifiedStack:
 
 
 class _Gradients:
-    """The gradients of finished stages, put aside while the next one makes its own."""
+    """Gradients of finished stages, kept while the next one computes its own."""
 
     def __init__(self, backend: FSDPBackend) -> None:
         self.parameters, self.device = list(backend.trainable.values()), backend.device
         self.kept: dict[int, Tensor] = {}
 
     def add(self, max_norm: float | None) -> float:
-        """Take what the parameters hold, clipped to `max_norm`. Returns: its global norm before."""
+        """Take the parameters' gradients, clipped to `max_norm`. Returns: their global norm
+        before."""
         norm = clip_gradients(self.parameters, math.inf if max_norm is None else max_norm, self.device)
         for place, parameter in enumerate(self.parameters):
             if parameter.grad is not None:
@@ -154,7 +162,7 @@ class _Gradients:
         return norm
 
     def restore(self) -> None:
-        """Give the parameters the sum."""
+        """Put the sum into the parameters' gradients."""
         for place, gradient in self.kept.items():
             self.parameters[place].grad = gradient
 
