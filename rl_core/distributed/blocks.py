@@ -106,7 +106,8 @@ def placement(
     """Open a block on a share of the pool's devices; `remote` inside it builds components there.
 
     A block opened inside another one of the same pool takes its share of that block's devices.
-    Adjacent blocks take disjoint devices. The workers outlive the `with`; `Block.close` stops them.
+    Blocks opened one after the other take disjoint devices. The workers outlive the `with`;
+    `Block.close` stops them.
 
     Args: fraction: share of the devices, a whole number of them. shared_workers: siblings share a
     process per device and get each other as plain objects; otherwise each `remote` starts its own

@@ -27,14 +27,15 @@ DELTA_AT = "delta_log_prob_at/"
 class SegmentStack(ABC):
     """Runs `prepare_segment → mini-batches → micro-batches → optimizer_step` on one rank's shard.
 
-    The shard needs `response_mask`, `advantages` [B, T]. Gradients are those of the global mini-batch, whatever the
-    micro-batches and rank count. Rows without a set `response_mask` take no part; the algorithm's `rows_per_unit`
-    adjacent rows stay in one micro-batch.
+    The shard needs `response_mask`, `advantages` [B, T]. Gradients are those of the global
+    mini-batch, whatever the micro-batches and rank count. Rows without a set `response_mask` take
+    no part; the algorithm's `rows_per_unit` adjacent rows stay in one micro-batch.
 
-    Args: micro_batch_size: rows of a pass; unset leaves it to the stack. num_updates_per_batch: disjoint mini-batches
-    of the shard, an optimiser step for each. num_epochs: passes over all of them. skip_zero_advantages: leave rows
-    whose advantages are all 0 out of the passes, where the algorithm says that they change nothing; they still count
-    in the denominators. max_length: the constant of `seq-mean-token-sum-norm`; unset takes the width of each rollout.
+    Args: micro_batch_size: rows of a pass; unset leaves it to the stack. num_updates_per_batch:
+    disjoint mini-batches of the shard, an optimizer step for each. num_epochs: passes over all of
+    them. skip_zero_advantages: leave rows whose advantages are all 0 out of the passes, if the
+    algorithm declares that they change nothing; they still count in the denominators. max_length:
+    the constant of `seq-mean-token-sum-norm`; unset takes the width of each rollout.
     """
 
     needs_advantages: ClassVar[bool] = True

@@ -62,7 +62,7 @@ class EmaShadow:
 
     @torch.no_grad()
     def update(self) -> None:
-        """Move the averages towards the weights, after an optimiser step."""
+        """Move the averages towards the weights, after an optimizer step."""
         self.check_not_applied("take an optimiser step")
         weight = 1.0 - decay_at(self.config, self.num_updates)
         for name, shadow in self.shadow.items():
