@@ -137,7 +137,8 @@ class LoraConfig(Section):
 
 
 class EmaConfig(Section):
-    """An exponential moving average of the trained weights: shadow = decay * shadow + (1 - decay) * weights."""
+    """An exponential moving average of the trained weights: shadow = decay * shadow + (1 - decay) *
+    weights."""
 
     decay: float = Field(default=0.999, ge=0, lt=1)
     """Final decay per optimizer step."""

@@ -9,15 +9,15 @@ implicit reward r(y) = beta sum_t (log pi - log pi_ref), the margin m = r_c - r_
 |---|---|---|
 | `dpo` | -log sigmoid(m) | arXiv 2305.18290 eq. 7 |
 | `ipo` | (m / beta - 1 / (2 beta))^2 | arXiv 2310.12036 eq. 17 |
-| `simpo` | -log sigmoid(beta (mean log pi_c - mean log pi_r) - margin) | arXiv 2405.14734 eq. 6; no reference |
-| `orpo` | -log sigmoid(log odds_c - log odds_r), odds of the mean | arXiv 2403.07691 eq. 7; no reference |
+| `simpo` | -log sigmoid(beta (mean log pi_c - mean log pi_r) - margin) | arXiv 2405.14734 eq. 6 |
+| `orpo` | -log sigmoid(log odds_c - log odds_r), odds of the mean | arXiv 2403.07691 eq. 7 |
 
 | Q: | loss | source |
 |---|---|---|
 | `bco` | -log sigmoid(r_c - delta) - log sigmoid(delta - r_r) | arXiv 2404.04656 |
 | `kto` | 2 - sigmoid(r_c - z) - sigmoid(z - r_r), z = max(0, delta) | arXiv 2402.01306 eq. 8 |
 
-G is -log pi(y_c) / |y_c|.
+G is -log pi(y_c) / |y_c|. SimPO and ORPO use no reference.
 
 IPO's m / beta is a difference of sums of log-probabilities, as printed; TRL takes means over the
 answer instead, so that a beta found there means another margin here.
@@ -314,7 +314,8 @@ class Simpo(Preference):
 
 @algorithms.register("orpo")
 class Orpo(Preference):
-    """ORPO (arXiv 2403.07691): the chosen answer's likelihood and a small weight on the odds ratio, no reference."""
+    """ORPO (arXiv 2403.07691): the chosen answer's likelihood and a small weight on the odds ratio,
+    no reference."""
 
     class Config(Preference.Config):
         """Settings of ORPO, with the paper's lambda, 0.1."""

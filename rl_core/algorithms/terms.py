@@ -1,7 +1,8 @@
 """The terms that policy losses are made of, over [B, T].
 
-Axes: B rows, T actions (tokens or denoising steps), V vocabulary. A mask is 1 (or True) where the model acted.
-Log-ratios are clamped to +-20 before `exp`: e^20 is far outside any clip range, and float32 overflows at e^88.
+Axes: B rows, T actions (tokens or denoising steps), V vocabulary. A mask is 1 (or True) where the
+model acted. Log-ratios are clamped to +-20 before `exp`: e^20 is far outside any clip range, and
+float32 overflows at e^88.
 """
 
 from __future__ import annotations

@@ -14,7 +14,8 @@ from rl_core.ranks.dispatch import CallSpec, Collect, cut, spec_of
 
 
 class Remote:
-    """Handle of a sibling. `handle.method(...)` waits for the answer; `handle.method.submit(...)` does not."""
+    """Handle of a sibling. `handle.method(...)` waits for the answer; `handle.method.submit(...)`
+    does not."""
 
     def __init__(self, group: WorkerGroup, name: str, cls: type) -> None:
         self._group, self._name, self._cls = group, name, cls

@@ -45,7 +45,8 @@ class Part:
     narrow: DataProto
     """The narrow columns themselves."""
     wide: dict[str, Any]
-    """Object reference of each wide column, tensors and objects alike: a DataProto with that one column."""
+    """Object reference of each wide column, tensors and objects alike: a DataProto with that one
+    column."""
     tensor_keys: tuple[str, ...]
     object_keys: tuple[str, ...]
 
@@ -144,7 +145,8 @@ class DataProtoRef:
         return torch.cat([part.column(key).tensor(key) for part in self.parts])[: len(self)]
 
     def union(self, other: DataProto) -> DataProtoRef:
-        """Add columns that this process holds, in place, and return self. Raises: DataProtoError on a shared name."""
+        """Add columns that this process holds, in place, and return self. Raises: DataProtoError on
+        a shared name."""
         shared = self.keys & _names(other)
         if shared or len(other) != len(self):
             raise DataProtoError(

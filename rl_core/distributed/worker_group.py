@@ -25,7 +25,8 @@ HEARTBEAT_S = 10.0
 
 
 class WorkerGroup:
-    """One process per device, joined in one process group. Pickles, so that a worker may call another group."""
+    """One process per device, joined in one process group. Pickles, so that a worker may call
+    another group."""
 
     def __init__(self, actors: Sequence[Any], topology: TrainTopology, collective_timeout_s: float) -> None:
         self.actors, self.topology, self.collective_timeout_s = list(actors), topology, collective_timeout_s

@@ -1,7 +1,7 @@
 """Model family: decoder-only language models of transformers.
 
-Shapes: B rows, L = P + T positions (prompt, left-padded; response, right-padded), H hidden, N selected positions,
-V vocabulary.
+Shapes: B rows, L = P + T positions (prompt, left-padded; response, right-padded), H hidden, N
+selected positions, V vocabulary.
 """
 
 from __future__ import annotations

@@ -281,7 +281,8 @@ class FSDPBackend:
         return self.meshes.all_reduce_max(values)
 
     def apply_eval_ema(self) -> None:
-        """Put the moving average in place of the weights. Raises: RLTrainError when there is none, or it already is."""
+        """Put the moving average in place of the weights. Raises: RLTrainError when there is none,
+        or it already is."""
         self._reshard()
         self._require_ema().apply()
         self._num_changes += 1

@@ -1,5 +1,5 @@
-r"""The embedded vision-language model: an Idefics3 (arXiv 2408.12637) of 1.4 million parameters, and
-its processor.
+r"""The embedded vision-language model: an Idefics3 (arXiv 2408.12637) of 1.4 million parameters,
+and its processor.
 
 A picture of 64 x 64 pixels becomes 16 tokens, one for each cell of the grid that
 `rl_core.builtin.data.pictures` draws on: patches of 8 pixels, four of which the connector joins.

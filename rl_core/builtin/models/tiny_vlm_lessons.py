@@ -1,5 +1,5 @@
-r"""Training data of the embedded vision-language model: pictures, questions, replies, and the losses
-on them."""
+r"""Training data of the embedded vision-language model: pictures, questions, replies, and the
+losses on them."""
 
 from __future__ import annotations
 

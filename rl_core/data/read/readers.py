@@ -4,13 +4,13 @@
 |------------|------|
 | `.txt`     | one prompt per non-empty line |
 | `.jsonl`   | one object or string per non-empty line |
-| `.json`    | a list of strings or objects, an object with such a list under `prompts`, `caption` or the prompt key, |
-|            | or an object that is itself the one row |
-| `.parquet` | streamed by row group; nulls that Arrow added to make structs alike are dropped again |
+| `.json`    | a list of strings or objects, an object with such a list under `prompts`,  |
+|            | `caption` or the prompt key, or an object that is itself the one row       |
+| `.parquet` | streamed by row group; nulls that Arrow added to structs are dropped again |
 | a name     | a Hugging Face dataset, see `rl_core.data.read.sources` |
 
-A string, as a row or as its prompt, becomes one user message. Nothing else is converted: a ground truth keeps the
-type that was written, an integer all its digits.
+A string, as a row or as its prompt, becomes one user message. Nothing else is converted: a ground
+truth keeps the type that was written, an integer all its digits.
 """
 
 from collections.abc import Callable, Iterator

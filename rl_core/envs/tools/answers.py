@@ -61,8 +61,8 @@ def last_boxed(reply: str) -> str | None:
 
 
 def all_boxed(reply: str) -> list[str]:
-    r"""Return the texts inside all closed `\boxed{...}`, in order; a box inside a box is an entry of
-    its own."""
+    r"""Return the texts inside all closed `\boxed{...}`, in order; a box inside a box is an entry
+    of its own."""
     return [inner for tail in reply.split("\\boxed{")[1:] if (inner := _balanced(tail)) is not None]
 
 

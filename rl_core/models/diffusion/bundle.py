@@ -59,7 +59,8 @@ class DiffusionBundle:
                 part.to(device)
 
     def export(self, trained: dict[str, Tensor], lora: LoraConfig | None, out: Path, live: Live) -> None:
-        """Write the trained policy as a pipeline folder or its adapters alone; see `export_pipeline`."""
+        """Write the trained policy as a pipeline folder or its adapters alone; see
+        `export_pipeline`."""
         from rl_core.models.diffusion.export import export_pipeline
 
         export_pipeline(self, trained, lora, out, live)

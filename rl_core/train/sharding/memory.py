@@ -17,13 +17,13 @@ CHUNK_TOKENS = 1024
 LORA_LINEARS = 7
 """Linear layers of a block with an adapter: four of attention, three of the gated MLP."""
 ROLLOUT_WEIGHTS, KV_CACHE = "gathered weights (rollout)", "KV cache"
-"""Memory of sampling, wherever it happens."""
+"""Entries of the estimate for sampling."""
 
 
 UNGATED = ("n_embd", "n_embed", "ffn_dim", "expansion_ratio", "n_head")
+"""Config keys of families whose MLPs have two matrices; others have gated ones with three."""
 UNGATED_TYPES = ("gpt_neox", "gpt_neox_japanese", "falcon", "phi", "starcoder2", "persimmon", "nemotron")
-"""Families whose MLPs have two matrices, like families with those keys in their configs; others
-have gated ones with three."""
+"""Further families whose MLPs have two matrices."""
 PERIODS = ("expert_layer_period", "decoder_sparse_step", "interleave_moe_layer_step")
 """Config keys for the interval of blocks with experts."""
 NEEDED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
