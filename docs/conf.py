@@ -18,7 +18,12 @@ html_copy_source = False
 myst_heading_anchors = 3
 """Headings are linked to by GitHub's rule."""
 
-autodoc_default_options = {"members": True, "member-order": "bysource", "show-inheritance": True}
+autodoc_default_options = {
+    "members": True,
+    "member-order": "bysource",
+    "show-inheritance": True,
+    "exclude-members": "model_config, model_post_init",
+}
 autodoc_typehints_format = "short"
 python_maximum_signature_line_length = 100
 suppress_warnings = ["ref.python"]

@@ -37,22 +37,25 @@ def _block(lines: list[str]) -> Iterator[str]:
     if all(line.startswith(("|", "    ")) for line in lines):
         yield from ["::", "", *(f"    {line}" for line in lines)]
         return
-    for number, line in enumerate(lines):
-        argument = _ARGUMENT.match(line)
+    for item in _items(lines):
+        argument = _ARGUMENT.match(item)
         if argument:
-            yield from ["", f"* ``{argument[1]}``: {_text(line[argument.end() :])}"]
-        elif line.startswith("* "):
-            yield from ["", f"* {_text(line[2:])}"]
-        elif line.startswith(" "):
-            yield f"  {_text(line.strip())}" if _in_list(lines[:number]) else _text(line.strip())
+            yield from ["", f"* ``{argument[1]}``: {_text(item[argument.end() :])}"]
+        elif item.startswith("* "):
+            yield from ["", f"* {_text(item[2:])}"]
         else:
-            yield from ["", _text(line)] if _SECTION.match(line) else [_text(line)]
+            yield from ["", _text(item.strip())]
 
 
-def _in_list(before: list[str]) -> bool:
-    """Return True if an indented line after these continues a bullet or an argument."""
-    starts = [line for line in before if not line.startswith(" ") or _ARGUMENT.match(line)]
-    return bool(starts) and (starts[-1].startswith("* ") or bool(_ARGUMENT.match(starts[-1])))
+def _items(lines: list[str]) -> list[str]:
+    """Join the lines of each paragraph, bullet and argument, since code may go over a line end."""
+    items: list[str] = []
+    for line in lines:
+        if not items or line.startswith("* ") or _ARGUMENT.match(line) or _SECTION.match(line):
+            items.append(line)
+        else:
+            items[-1] += f" {line.strip()}"
+    return items
 
 
 def _text(text: str) -> str:

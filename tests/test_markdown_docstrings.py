@@ -26,12 +26,13 @@ def conversion(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 @pytest.mark.parametrize(
     ("docstring", "converted"),
     [
-        ("Return `x`s of *all*.", ["Return \\ ``x``\\ s of \\*all\\*.", ""]),
-        ("One.\nArgs: a: b_c.", ["One.", "", "Args: a: b\\_c.", ""]),
-        ("Args:\n    a: one\n        two", ["", "Args:", "", "* ``a``: one", "  two", ""]),
-        ("* one\n  two\n* three", ["", "* one", "  two", "", "* three", ""]),
+        ("Return `x`s of *all*.", ["", "Return \\ ``x``\\ s of \\*all\\*.", ""]),
+        ("Call `f(a,\nb)`.", ["", "Call \\ ``f(a, b)``\\ .", ""]),
+        ("One.\nArgs: a: b_c.", ["", "One.", "", "Args: a: b\\_c.", ""]),
+        ("Args:\n    a: one\n        two", ["", "Args:", "", "* ``a``: one two", ""]),
+        ("* one\n  two\n* three", ["", "* one two", "", "* three", ""]),
         ("| a | b |\n|---|---|", ["::", "", "    | a | b |", "    |---|---|", ""]),
-        ("Code:\n\n    f(x)", ["Code:", "", "::", "", "        f(x)", ""]),
+        ("Code:\n\n    f(x)", ["", "Code:", "", "::", "", "        f(x)", ""]),
     ],
 )
 def test_markdown_becomes_restructured_text(conversion: ModuleType, docstring: str, converted: list[str]):
