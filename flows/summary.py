@@ -1,4 +1,5 @@
-"""The table at the end of a run: held-out rows before and after, and the change with its interval."""
+"""The table at the end of a run: held-out rows before and after, and the change with its
+interval."""
 
 from __future__ import annotations
 

@@ -42,7 +42,8 @@ class EnvError(UserError):
 
 
 class StorageError(UserError):
-    """Something could not be written or read back: a full disk, a missing permission, a damaged file."""
+    """Something could not be written or read back: a full disk, a missing permission, a damaged
+    file."""
 
 
 class ServiceError(UserError):
@@ -58,7 +59,8 @@ class WorkerError(RLTrainError):
 
 
 class WorkerDied(RLTrainError):
-    """A worker process ended while it was needed; a retry rebuilds the workers from the last checkpoint."""
+    """A worker process ended while it was needed; a retry rebuilds the workers from the last
+    checkpoint."""
 
 
 class WorkerHung(RLTrainError):

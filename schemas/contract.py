@@ -1,7 +1,9 @@
-"""A row contract: rules per field and per row, applied as one lazy pandera schema, explained row by row.
+"""A row contract: rules per field and per row, applied as one lazy pandera schema, explained row by
+row.
 
-The schema decides which rows of a batch are refused, over whole columns at once; only for these are the rules asked
-again, for a message with value and remedy. So a good batch costs no message, and a bad one lists every problem.
+The schema decides which rows of a batch are refused, over whole columns at once; only for these are
+the rules asked again, for a message with value and remedy. So a good batch costs no message, and a
+bad one lists every problem.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

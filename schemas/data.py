@@ -23,9 +23,10 @@ class DataConfig(Section):
     """Sources of the training and held-out rows, and how rows are filtered and ordered."""
 
     train: list[str | dict[str, Any]] = Field(min_length=1)
-    """Files, globs, folders, Hugging Face datasets (`name[/config][@revision][:split]`, `{path: ..., split: ...}`), or
-    generator blocks: `{task: ..., size: ...}` for procedural problems, `{pictures: ..., seed: ...}` for drawn ones,
-    `{digits: ...}`, `{lettering: ...}` and `{oddities: ...}` for prompts of diffusion models."""
+    """Files, globs, folders, Hugging Face datasets (`name[/config][@revision][:split]`, `{path:
+    ..., split: ...}`), or generator blocks: `{task: ..., size: ...}` for procedural problems,
+    `{pictures: ..., seed: ...}` for drawn ones, `{digits: ...}`, `{lettering: ...}` and `{oddities:
+    ...}` for prompts of diffusion models."""
     eval: list[str | dict[str, Any]] = Field(min_length=1)
     """Held-out rows, written like `train`; a training row with the same question as a held-out row
     is refused."""

@@ -137,7 +137,8 @@ class LoraConfig(Section):
 
 
 class EmaConfig(Section):
-    """An exponential moving average of the trained weights: shadow = decay * shadow + (1 - decay) * weights."""
+    """An exponential moving average of the trained weights: shadow = decay * shadow + (1 - decay) *
+    weights."""
 
     decay: float = Field(default=0.999, ge=0, lt=1)
     """Final decay per optimizer step."""
@@ -196,7 +197,8 @@ class FSDPConfig(Section):
     activation_checkpointing: bool = False
     """Recompute block activations in the backward pass: less memory, about a third more time."""
     torch_compile: bool = False
-    """Compile each block for training; sampling stays uncompiled, since its shapes change with every token."""
+    """Compile each block for training; sampling stays uncompiled, since its shapes change with
+    every token."""
     defer_grad_sync: bool = False
     """Reduce gradients once per optimizer step instead of per micro-batch: less traffic, but whole
     gradients on each rank."""

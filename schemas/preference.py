@@ -55,7 +55,8 @@ class PairFixture(StrEnum):
 
 
 class PairSource(Section):
-    """An entry of `data.train` or `data.eval` in a recipe of the domain `preference`; a plain string is its `path`."""
+    """An entry of `data.train` or `data.eval` in a recipe of the domain `preference`; a plain
+    string is its `path`."""
 
     path: str | None = None
     """A cache published by the stage `mpo`, its `meta_public.json`, or

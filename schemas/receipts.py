@@ -118,7 +118,8 @@ class CacheReceipt(Receipt):
     """Result of prepare-cache: the path of the prepared rows and the inputs they were made from."""
 
     run_hash: str
-    """Digest over schema version, code version, parameters and input contents; never the output path."""
+    """Digest over schema version, code version, parameters and input contents; never the output
+    path."""
     path: str
     """Folder with train.parquet, eval.parquet and the sentinel."""
     hit: bool

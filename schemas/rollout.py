@@ -33,7 +33,8 @@ class SyncTransport(StrEnum):
     OBJECT_STORE = "object_store"
     """Ray's object store, through host memory: each machine fetches a bucket once."""
     BROADCAST = "broadcast"
-    """A collective from the trainer's first rank to all engine ranks: NCCL between GPUs, gloo otherwise."""
+    """A collective from the trainer's first rank to all engine ranks: NCCL between GPUs, gloo
+    otherwise."""
 
 
 class SyncMode(StrEnum):
@@ -42,7 +43,8 @@ class SyncMode(StrEnum):
     FULL = "full"
     """All weights; adapters are merged first, so that the engine samples a plain model."""
     ADAPTER = "adapter"
-    """The adapters alone, added to a base that the engine loads itself: little to send, and no rounding of the sum."""
+    """The adapters alone, added to a base that the engine loads itself: little to send, and no
+    rounding of the sum."""
 
 
 class SyncConfig(Section):
@@ -120,7 +122,8 @@ class RolloutConfig(Section):
     truncated and graded. Unset: 2048, or the number of positions of the model if that is smaller. A
     larger value is refused."""
     temperature: float = Field(default=1.0, ge=0.01, le=100)
-    """Softmax temperature of sampling; the log-probabilities are those of the tempered distribution."""
+    """Softmax temperature of sampling; the log-probabilities are those of the tempered
+    distribution."""
     max_delta_log_prob: float | None = Field(default=None, gt=0)
     """Largest allowed mean difference between the trainer's and the engine's log-probabilities of a
     step's tokens; the run stops beyond it. Unset: 0.01 if both compute in float32, 0.1 in process

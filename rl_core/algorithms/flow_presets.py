@@ -50,7 +50,8 @@ class FlowGrpo(FlowPolicyGradient):
 
 @algorithms.register("mix_grpo")
 class MixGrpo(FlowPolicyGradient):
-    """MixGRPO (arXiv 2507.21802): a sliding window of stochastic steps, all others deterministic and untrained."""
+    """MixGRPO (arXiv 2507.21802): a sliding window of stochastic steps, all others deterministic
+    and untrained."""
 
     class Config(FlowPolicyGradient.Config):
         """Settings of MixGRPO: a window of 4 steps that moves by 1 every 25 iterations."""

@@ -314,7 +314,8 @@ class Simpo(Preference):
 
 @algorithms.register("orpo")
 class Orpo(Preference):
-    """ORPO (arXiv 2403.07691): the chosen answer's likelihood and a small weight on the odds ratio, no reference."""
+    """ORPO (arXiv 2403.07691): the chosen answer's likelihood and a small weight on the odds ratio,
+    no reference."""
 
     class Config(Preference.Config):
         """Settings of ORPO, with the paper's lambda, 0.1."""

@@ -14,7 +14,8 @@ from rl_core.algorithms.policy_gradient import PolicyGradient
 
 @algorithms.register("grpo")
 class Grpo(PolicyGradient):
-    """GRPO (arXiv 2402.03300): rewards relative to the group, PPO's clip on every token, no critic."""
+    """GRPO (arXiv 2402.03300): rewards relative to the group, PPO's clip on every token, no
+    critic."""
 
     class Config(PolicyGradient.Config):
         """Settings of GRPO: symmetric clip, mean over tokens, no KL."""
@@ -24,7 +25,8 @@ class Grpo(PolicyGradient):
 
 @algorithms.register("dr_grpo")
 class DrGrpo(PolicyGradient):
-    """Dr.GRPO (arXiv 2503.20783): GRPO without its two biases, the division by sigma and by the reply's length."""
+    """Dr.GRPO (arXiv 2503.20783): GRPO without its two biases, the division by sigma and by the
+    reply's length."""
 
     class Config(PolicyGradient.Config):
         """Settings of Dr.GRPO: rewards are only centred; token losses are summed over a constant
@@ -54,7 +56,8 @@ class Dapo(PolicyGradient):
 
 @algorithms.register("rloo")
 class Rloo(PolicyGradient):
-    """RLOO (arXiv 2402.14740): the leave-one-out mean as baseline, with PPO's clip for more than one update."""
+    """RLOO (arXiv 2402.14740): the leave-one-out mean as baseline, with PPO's clip for more than
+    one update."""
 
     class Config(PolicyGradient.Config):
         """Settings of RLOO: a row counts as one action, so its token losses are summed, then
@@ -124,7 +127,8 @@ class Gmpo(PolicyGradient):
 
 @algorithms.register("dppo")
 class Dppo(PolicyGradient):
-    """DPPO (arXiv 2602.04879): a trust region by divergence; `loss.name: dppo_kl` takes the KL instead of the TV."""
+    """DPPO (arXiv 2602.04879): a trust region by divergence; `loss.name: dppo_kl` takes the KL
+    instead of the TV."""
 
     class Config(PolicyGradient.Config):
         """Settings of DPPO: total variation up to 0.2."""
@@ -134,7 +138,8 @@ class Dppo(PolicyGradient):
 
 @algorithms.register("drpo")
 class Drpo(PolicyGradient):
-    """DRPO (arXiv 2606.09821): a quadratic penalty, weighed by the old probability, in place of the clip."""
+    """DRPO (arXiv 2606.09821): a quadratic penalty, weighed by the old probability, in place of the
+    clip."""
 
     class Config(PolicyGradient.Config):
         """Settings of DRPO, with the paper's eps; `loss.weigh_by_probability: false` with
@@ -145,7 +150,8 @@ class Drpo(PolicyGradient):
 
 @algorithms.register("ppo")
 class Ppo(PolicyGradient):
-    """PPO (arXiv 1707.06347) with a critic: generalised advantages, clipped policy and value losses."""
+    """PPO (arXiv 1707.06347) with a critic: generalised advantages, clipped policy and value
+    losses."""
 
     class Config(PolicyGradient.Config):
         """Settings of PPO: undiscounted, lambda 0.95, whitened."""
@@ -158,7 +164,8 @@ class Ppo(PolicyGradient):
 
 @algorithms.register("remax")
 class Remax(PolicyGradient):
-    """ReMax (arXiv 2310.10505): the greedy reply's reward as baseline; one sampled reply per prompt is enough."""
+    """ReMax (arXiv 2310.10505): the greedy reply's reward as baseline; one sampled reply per prompt
+    is enough."""
 
     class Config(PolicyGradient.Config):
         """Settings of ReMax: the plain policy gradient, summed within a reply."""
@@ -171,7 +178,8 @@ class Remax(PolicyGradient):
 
 @algorithms.register("opo")
 class Opo(PolicyGradient):
-    """OPO (arXiv 2505.23585): exactly on-policy, with the length-weighted baseline of least variance."""
+    """OPO (arXiv 2505.23585): exactly on-policy, with the length-weighted baseline of least
+    variance."""
 
     class Config(PolicyGradient.Config):
         """Settings of OPO: the plain policy gradient, mean over tokens."""
@@ -181,7 +189,8 @@ class Opo(PolicyGradient):
 
 @algorithms.register("gpg")
 class Gpg(PolicyGradient):
-    """GPG (arXiv 2504.02546): the plain policy gradient on centred rewards, scaled by the share of rewarded rows."""
+    """GPG (arXiv 2504.02546): the plain policy gradient on centred rewards, scaled by the share of
+    rewarded rows."""
 
     class Config(PolicyGradient.Config):
         """Settings of GPG: no clip, no KL."""

@@ -27,7 +27,8 @@ class KlKind(StrEnum):
     (joschu.net/blog/kl-approx)."""
 
     K1 = "k1"
-    """d: unbiased, high variance, can be negative; as a loss its expected gradient is zero (use straight-through)."""
+    """d: unbiased, high variance, can be negative; as a loss its expected gradient is zero (use
+    straight-through)."""
     ABS = "abs"
     """|d|."""
     K2 = "k2"

@@ -1,4 +1,5 @@
-"""Columns that are not tensors (numpy arrays whose first dimension is the row), and the columns of a TensorDict."""
+"""Columns that are not tensors (numpy arrays whose first dimension is the row), and the columns of
+a TensorDict."""
 
 from __future__ import annotations
 

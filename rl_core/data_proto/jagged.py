@@ -1,7 +1,8 @@
 """Row operations on jagged nested tensors: one gather on the values, never a loop over rows.
 
-A jagged column [N, j, ...] is `values [sum of lengths, ...]` and `offsets [N + 1]`. Columns that share their offsets
-may be combined by arithmetic, so everything made from shared offsets in one operation shares its offsets again.
+A jagged column [N, j, ...] is `values [sum of lengths, ...]` and `offsets [N + 1]`. Columns that
+share their offsets may be combined by arithmetic, so everything made from shared offsets in one
+operation shares its offsets again.
 """
 
 from __future__ import annotations

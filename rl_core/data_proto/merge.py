@@ -1,4 +1,5 @@
-"""Union (more columns) and concatenation (more rows). Everything is checked before anything changes."""
+"""Union (more columns) and concatenation (more rows). Everything is checked before anything
+changes."""
 
 from __future__ import annotations
 

@@ -32,7 +32,8 @@ class DataProtoConfig(metaclass=_ConfigMeta):
 
 
 def pad_rows(tensors: Sequence[Tensor], value: float, *, left: bool = False, length: int | None = None) -> Tensor:
-    """Stack 1-D tensors into [B, T], filled with `value` on the right (or left) up to the longest or `length`."""
+    """Stack 1-D tensors into [B, T], filled with `value` on the right (or left) up to the longest
+    or `length`."""
     width = max((len(tensor) for tensor in tensors), default=0) if length is None else length
     out = torch.full((len(tensors), width), value, dtype=tensors[0].dtype)
     for row, tensor in enumerate(tensors):

@@ -84,7 +84,8 @@ PLAIN = frozenset({str, bytes, int, float, bool, type(None)})
 
 
 class Packer:
-    """Replaces the tensors inside a value by their packed forms; containers without tensors stay themselves."""
+    """Replaces the tensors inside a value by their packed forms; containers without tensors stay
+    themselves."""
 
     def __init__(self) -> None:
         self._done: dict[int, object] = {}
@@ -179,7 +180,8 @@ def tensor_from_bytes(dtype: str, shape: tuple[int, ...], data: Bytes, device: s
 
 
 class _Writable:
-    """Shows a read-only buffer to numpy as writable, which keeps torch from warning once per tensor."""
+    """Shows a read-only buffer to numpy as writable, which keeps torch from warning once per
+    tensor."""
 
     def __init__(self, memory: memoryview) -> None:
         self.owner = np.frombuffer(memory, np.uint8)

@@ -46,7 +46,8 @@ Proto = TypeVar("Proto", bound="DataProto")
 
 @dataclass
 class DataProtoItem:
-    """One row: a TensorDict without batch dimension, the row's objects, and the batch's metadata."""
+    """One row: a TensorDict without batch dimension, the row's objects, and the batch's
+    metadata."""
 
     batch: TensorDict | None = None
     non_tensor_batch: dict[str, Any] = field(default_factory=dict)
@@ -408,7 +409,8 @@ class DataProto:
     def union(self, other: DataProto) -> Self:
         """Add the columns and metadata of `other`, in place.
 
-        Raises: DataProtoError, changing nothing, when the lengths, a shared column or a shared metadata value differ.
+        Raises: DataProtoError, changing nothing, when the lengths, a shared column or a shared
+        metadata value differ.
         """
         mine = {} if self.batch is None else dict(self.batch.items())
         theirs = {} if other.batch is None else dict(other.batch.items())

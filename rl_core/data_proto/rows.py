@@ -24,8 +24,9 @@ Index = slice | range | Sequence[int] | Sequence[bool] | np.ndarray | Tensor
 class Rows:
     """A selection out of `num_rows` rows.
 
-    A slice with a positive step gives views. Everything else is one gather per column (which copies). Raises:
-    DataProtoError for an index of another type, rank or mask length; IndexError for a row that is not there.
+    A slice with a positive step gives views. Everything else is one gather per column (which
+    copies). Raises: DataProtoError for an index of another type, rank or mask length; IndexError
+    for a row that is not there.
     """
 
     def __init__(self, index: Index, num_rows: int) -> None:

@@ -139,7 +139,8 @@ class DataProtoRef:
         return torch.cat([part.column(key).tensor(key) for part in self.parts])[: len(self)]
 
     def union(self, other: DataProto) -> DataProtoRef:
-        """Add columns that this process holds, in place, and return self. Raises: DataProtoError on a shared name."""
+        """Add columns that this process holds, in place, and return self. Raises: DataProtoError on
+        a shared name."""
         shared = self.keys & _names(other)
         if shared or len(other) != len(self):
             raise DataProtoError(

@@ -49,7 +49,8 @@ class Address:
 
 
 class DeviceWorker:
-    """Body of the Ray actor. Builds siblings, resolves references between them, and calls their methods."""
+    """Body of the Ray actor. Builds siblings, resolves references between them, and calls their
+    methods."""
 
     def __init__(self, info: RankInfo, collective_timeout_s: float) -> None:
         search_users_folders_last()

@@ -33,7 +33,8 @@ HEARTBEAT_S = 10.0
 
 
 class WorkerGroup:
-    """One process per device, joined in one process group. Pickles, so that a worker may call another group."""
+    """One process per device, joined in one process group. Pickles, so that a worker may call
+    another group."""
 
     def __init__(
         self, actors: Sequence[ActorProxy[DeviceWorker]], topology: TrainTopology, collective_timeout_s: float
@@ -85,7 +86,8 @@ class WorkerGroup:
     def submit(self, method: str, calls: Mapping[int, tuple[object, ...]], **kwargs: bool) -> dict[ObjectRef[Any], int]:
         """Start a worker method on some ranks. Returns: the rank of each future.
 
-        Raises: WorkerDied when the group is closed, or a rank still waits in an earlier call that failed elsewhere.
+        Raises: WorkerDied when the group is closed, or a rank still waits in an earlier call that
+        failed elsewhere.
         """
         import ray
 

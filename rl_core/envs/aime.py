@@ -1,7 +1,8 @@
 r"""Competition maths (AIME, DAPO): the last `Answer: ...` or `\boxed{...}` in the reply's tail.
 
-Only the last `tail_characters` are read, so an answer must be final; where both forms stand there, the later one
-counts. math-verify compares it with the truth. Reward +1 or -1, as in DAPO (arXiv 2503.14476).
+Only the last `tail_characters` are read, so an answer must be final; where both forms stand there,
+the later one counts. math-verify compares it with the truth. Reward +1 or -1, as in DAPO (arXiv
+2503.14476).
 """
 
 from __future__ import annotations

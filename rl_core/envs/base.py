@@ -45,7 +45,8 @@ def tag_pairs(*names: str) -> frozenset[str]:
 
 
 class BaseTextEnv:
-    """One conversation about one row. A subclass implements `step`; everything else has a default."""
+    """One conversation about one row. A subclass implements `step`; everything else has a
+    default."""
 
     class Config(PluginConfig):
         """Settings from the recipe's `env_config`."""

@@ -85,7 +85,8 @@ class ReasoningGymEnv(BaseTextEnv):
         return prompt, {"task": self.task, "question": self.entry["question"]}
 
     def step(self, action: str) -> BaseTextEnvStepOutput:
-        """Grade the reply; `metadata` has the answer that was read and the scorer's own score in [0, 1]."""
+        """Grade the reply; `metadata` has the answer that was read and the scorer's own score in
+        [0, 1]."""
         self.turns += 1
         answer = read_answer(action, self.config.answer)
         score, error = self._score(answer)

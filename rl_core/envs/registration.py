@@ -14,7 +14,8 @@ from rl_core.errors import EnvError, RecipeError
 from rl_core.runtime.registry import PluginConfig, Registry, import_target, nearest
 
 environments: Registry[BaseTextEnv] = Registry("environment", "rl_core.envs")
-"""The built-in environments: decorate a class in this folder with `@environments.register("<id>")`."""
+"""The built-in environments: decorate a class in this folder with
+`@environments.register("<id>")`."""
 
 CLASS_KEYS = ("target", "kwargs")
 """Keys of a recipe's options that name the environment's class and its further arguments."""

@@ -24,7 +24,10 @@ INK, FADED = (20, 20, 20), (110, 110, 110)
 
 
 def save_made(played: DataProto | DataProtoRef, folder: Path, fps: int) -> list[str]:
-    """Write the first samples of `played` as PNG, videos as animated WebP. Returns: their paths; empty for text."""
+    """Write the first samples of `played` as PNG, videos as animated WebP.
+
+    Returns: their paths; empty for text.
+    """
     columns = played.keys if isinstance(played, DataProtoRef) else played.non_tensor_batch
     kind = next((name for name in ("images", "videos") if name in columns), None)
     if kind is None:

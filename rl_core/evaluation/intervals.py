@@ -1,4 +1,5 @@
-"""Confidence intervals for shares and for the change between two shares measured on the same rows."""
+"""Confidence intervals for shares and for the change between two shares measured on the same
+rows."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Model family: decoder-only language models of transformers.
 
-Shapes: B rows, L = P + T positions (prompt, left-padded; response, right-padded), H hidden, N selected positions,
-V vocabulary.
+Shapes: B rows, L = P + T positions (prompt, left-padded; response, right-padded), H hidden, N
+selected positions, V vocabulary.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class SharedSequences(Protocol):
 
 
 class CausalLMPolicy(nn.Module):
-    """A language model as a policy: its forward gives the log-probability of each response token."""
+    """A language model as a policy: its forward gives the log-probability of each response
+    token."""
 
     num_choices: int | None = None
     """Number of the head's tokens, from the first, that may be sampled; None means all of them."""

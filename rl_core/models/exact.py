@@ -170,7 +170,8 @@ def _visible(query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
 
 
 class _Attend(torch.autograd.Function):
-    """Attention in float32, rounded once at the end; sums run over blocks of keys from the first one of the row."""
+    """Attention in float32, rounded once at the end; sums run over blocks of keys from the first
+    one of the row."""
 
     @staticmethod
     def forward(  # type: ignore[override]

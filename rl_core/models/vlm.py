@@ -30,7 +30,8 @@ class Family:
     projector: tuple[str, ...]
     language_model: str
     blocks: tuple[str, ...]
-    """Classes of the repeated blocks of vision tower and language model; FSDP wraps each of them."""
+    """Classes of the repeated blocks of vision tower and language model; FSDP wraps each of
+    them."""
     needs_grid_positions: bool = False
     """True if positions have three axes, which follow from the images' grids (M-RoPE, arXiv
     2409.12191)."""

@@ -79,7 +79,8 @@ class Replica:
         unpack(bucket, self.parameters)
 
     def finish(self, version: WeightVersion, expected: dict[str, Checksum], dtype: torch.dtype) -> None:
-        """End an update. Raises: WeightMismatch when a tensor is not what was sent; the engine then stays unusable."""
+        """End an update. Raises: WeightMismatch when a tensor is not what was sent; the engine then
+        stays unusable."""
         self.version = None
         found = {name: checksum(self.parameters[name].to(dtype)) for name in expected if name in self.parameters}
         check_same(expected, found, f"rollout engine rank {self.rank_info.rank}, weights {version}")

@@ -1,4 +1,5 @@
-"""The rollout engine. Given the backend itself, it samples with the very module that is trained and needs no sync."""
+"""The rollout engine. Given the backend itself, it samples with the very module that is trained and
+needs no sync."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The workers of a run, kept between tasks and rebuilt from the last complete checkpoint when they die."""
+"""The workers of a run, kept between tasks and rebuilt from the last complete checkpoint when they
+die."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ EXPORTED = -1
 
 
 class TrainingSession:
-    """Runs the iterations and evaluations of one run; everything it finishes is on disk before it returns."""
+    """Runs the iterations and evaluations of one run; everything it finishes is on disk before it
+    returns."""
 
     def __init__(self, plan: RunPlan, *, metric_prefix: str = "eval") -> None:
         """Create the session; workers start on first use.

@@ -1,9 +1,11 @@
-"""DPM-Solver++ of second order, multistep (arXiv 2211.01095 alg. 2), for flows: the deterministic part of a rollout.
+"""DPM-Solver++ of second order, multistep (arXiv 2211.01095 alg. 2), for flows: the deterministic
+part of a rollout.
 
-It works on predictions of the clean sample, D = x - sigma v. With alpha = 1 - sigma and lambda = log(alpha / sigma):
-x' = (sigma'/sigma) x + (alpha' - alpha sigma'/sigma) D*, where D* extrapolates from this step's D and the one before,
-D* = D + (D - D_before) h / (2 h_before), h the steps in lambda. The first step, and one from or to an infinite lambda,
-is of first order, which for flows is Euler's.
+It works on predictions of the clean sample, D = x - sigma v. With alpha = 1 - sigma and lambda =
+log(alpha / sigma): x' = (sigma'/sigma) x + (alpha' - alpha sigma'/sigma) D*, where D* extrapolates
+from this step's D and the one before, D* = D + (D - D_before) h / (2 h_before), h the steps in
+lambda. The first step, and one from or to an infinite lambda, is of first order, which for flows is
+Euler's.
 """
 
 from __future__ import annotations

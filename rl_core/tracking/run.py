@@ -155,7 +155,8 @@ class TrackingRun:
         self.set_tags({f"resumed.{k}": v for k, v in wanted.items() if k in logged and logged[k] != v})
 
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
-        """Log one step's metrics in the background. Values that are not finite are counted and named instead."""
+        """Log one step's metrics in the background. Values that are not finite are counted and
+        named instead."""
         finite = {shortened(key, MAX_KEY_LENGTH): float(one) for key, one in metrics.items() if math.isfinite(one)}
         with self._lock:
             if len(finite) < len(metrics):
@@ -194,13 +195,15 @@ class TrackingRun:
         self.client.log_dict(self.run_id, dict(value), artifact)
 
     def log_table(self, rows: Sequence[Mapping[str, Any]], artifact: str) -> None:
-        """Store rows as a table that the MLflow UI can show, in the background; a repeat replaces it."""
+        """Store rows as a table that the MLflow UI can show, in the background; a repeat replaces
+        it."""
         self._outbox.put(table_entry(rows, artifact))
 
     def log_dataset(
         self, name: str, source_path: Path | str, sha256: str, *, context: str, num_rows: int
     ) -> LoggedDataset:
-        """Record a file as this run's input. MLflow's digest is the first 36 characters; the tag holds all 64.
+        """Record a file as this run's input. MLflow's digest is the first 36 characters; the tag
+        holds all 64.
 
         Args: context: `training`, `evaluation`, or another word for the file's part in the run.
         """
@@ -222,7 +225,8 @@ class TrackingRun:
     def finish(self, status: RunStatus = RunStatus.FINISHED) -> None:
         """Store what is pending and end the run. The run ends even when something was refused.
 
-        Raises: StorageError as `flush` does; a run whose server does not answer is not marked as ended.
+        Raises: StorageError as `flush` does; a run whose server does not answer is not marked as
+        ended.
         """
         if self._outbox.wait(OUTAGE_S if status is RunStatus.FINISHED else HASTE_S):
             self.client.set_terminated(self.run_id, status=status)

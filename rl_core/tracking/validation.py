@@ -1,4 +1,5 @@
-"""A validation report in MLflow: counts as metrics, the first refused rows as a table, all of them as a file."""
+"""A validation report in MLflow: counts as metrics, the first refused rows as a table, all of them
+as a file."""
 
 import re
 from collections.abc import Mapping

@@ -244,7 +244,8 @@ class FSDPBackend:
         (loss * self.meshes.shard.size()).backward()
 
     def optimizer_step(self, max_grad_norm: float) -> dict[str, float]:
-        """Clip, step, average, schedule. A non-finite gradient skips the step on every rank and is counted.
+        """Clip, step, average, schedule. A non-finite gradient skips the step on every rank and is
+        counted.
 
         Returns: `grad_norm` before clipping, the `lr` of this step, and `skipped` (0 or 1).
         """

@@ -17,7 +17,7 @@ from tests.metric_notes import unknown_metrics
 
 ROOT = Path(__file__).parents[2]
 DOCS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-PAGES = [*DOCS, *sorted((ROOT / "docs" / "reference").glob("*.md"))]
+PAGES = [*DOCS, *sorted((ROOT / "docs" / "reference").rglob("*.md"))]
 SOURCES = [path for folder in ("rl_core", "schemas", "tasks", "flows") for path in (ROOT / folder).rglob("*.py")]
 SPANS = re.compile(r"```.*?```|`[^`\n]+`", re.DOTALL)
 

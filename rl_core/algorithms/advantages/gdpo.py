@@ -1,6 +1,6 @@
-"""GDPO (arXiv 2601.05242): each part of the reward is normalised within its group on its own, then their weighted sum
-is whitened over all actions. Normalising the sum instead would let the part with the largest spread drown the others.
-"""
+"""GDPO (arXiv 2601.05242): each part of the reward is normalised within its group on its own, then
+their weighted sum is whitened over all actions. Normalising the sum instead would let the part with
+the largest spread drown the others."""
 
 from __future__ import annotations
 

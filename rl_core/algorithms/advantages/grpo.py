@@ -1,6 +1,8 @@
-"""GRPO (arXiv 2402.03300 sec. 4.1.2): the reward relative to the group, A = (R - mu_g) / (sigma + eps).
+"""GRPO (arXiv 2402.03300 sec. 4.1.2): the reward relative to the group, A = (R - mu_g) / (sigma +
+eps).
 
-`norm_by_std: false` is Dr.GRPO (arXiv 2503.20783 sec. 3.2); `std_scope: batch` is Flow-GRPO's global deviation.
+`norm_by_std: false` is Dr.GRPO (arXiv 2503.20783 sec. 3.2); `std_scope: batch` is Flow-GRPO's
+global deviation.
 """
 
 from __future__ import annotations

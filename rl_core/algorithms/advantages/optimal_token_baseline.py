@@ -1,11 +1,13 @@
-"""The optimal baseline of each action (arXiv 2602.07078): B_t = sum_i G_it W_it / sum_i W_it over the group's rows that
-act at their t-th action, A_it = G_it - B_t.
+"""The optimal baseline of each action (arXiv 2602.07078): B_t = sum_i G_it W_it / sum_i W_it over
+the group's rows that act at their t-th action, A_it = G_it - B_t.
 
-G is the return from there on, W_it the sum over the row's actions up to t of 1 - 2 pi + sum_v pi_v^2, the squared
-length of the log-probability's gradient with respect to the logits. Actions are counted without gaps.
+G is the return from there on, W_it the sum over the row's actions up to t of 1 - 2 pi + sum_v
+pi_v^2, the squared length of the log-probability's gradient with respect to the logits. Actions are
+counted without gaps.
 
-Where the longest reply of a group has no sibling left, it would be its own baseline, and A = 0 whatever its reward.
-There B_t = 0, so that the tail learns from its return. A group of one acting row has no baseline, and advantage 0.
+Where the longest reply of a group has no sibling left, it would be its own baseline, and A = 0
+whatever its reward. There B_t = 0, so that the tail learns from its return. A group of one acting
+row has no baseline, and advantage 0.
 """
 
 from __future__ import annotations

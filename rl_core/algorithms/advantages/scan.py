@@ -1,8 +1,8 @@
 """Discounted sums over the actions of a row, vectorised.
 
-y_t = x_t + decay * y_(t+1) is cut into blocks: within a block it is a product with a triangular matrix of powers, and
-the blocks' first sums are carried over from block to block by the same scan, with the decay of a whole block. Powers
-are never inverted, so nothing underflows.
+y_t = x_t + decay * y_(t+1) is cut into blocks: within a block it is a product with a triangular
+matrix of powers, and the blocks' first sums are carried over from block to block by the same scan,
+with the decay of a whole block. Powers are never inverted, so nothing underflows.
 
 Axes: B rows, T actions, N blocks, K actions of a block.
 """

@@ -1,6 +1,7 @@
 """CISPO (arXiv 2506.13585 eq. 4): -sg(clip(rho, 1 - clip_low, 1 + clip_high)) A log pi.
 
-The weight is clipped, not the update: every action keeps a gradient, however far the policy has moved.
+The weight is clipped, not the update: every action keeps a gradient, however far the policy has
+moved.
 """
 
 from __future__ import annotations

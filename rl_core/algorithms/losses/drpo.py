@@ -1,8 +1,8 @@
 """DRPO (arXiv 2606.09821): -A rho + |A| q (rho - 1)^2 / (2 eps), q = pi_old of the action.
 
-The penalty's minimum lies at rho = 1 + sign(A) eps / q, a bound on the change of the probability itself, and its
-gradient grows smoothly past it where a clip's vanishes. With `weigh_by_probability: false` q is 1: SPO (arXiv
-2401.16025 eq. 15), whose eps is a bound of the ratio (0.2).
+The penalty's minimum lies at rho = 1 + sign(A) eps / q, a bound on the change of the probability
+itself, and its gradient grows smoothly past it where a clip's vanishes. With `weigh_by_probability:
+false` q is 1: SPO (arXiv 2401.16025 eq. 15), whose eps is a bound of the ratio (0.2).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Flow-DPPO: -A rho on denoising steps, dropped where KL(new, old) >= tau and the step moves further away.
+"""Flow-DPPO: -A rho on denoising steps, dropped where KL(new, old) >= tau and the step moves
+further away.
 
-Between two Gaussian steps of equal std the KL is exact, mean over latent dimensions of (mu - mu_old)^2 / (2 std^2), so
-the trust region needs no ratio; see `rl_core.sde.gaussian_kl`.
+Between two Gaussian steps of equal std the KL is exact, mean over latent dimensions of (mu -
+mu_old)^2 / (2 std^2), so the trust region needs no ratio; see `rl_core.sde.gaussian_kl`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""PPO's clipped surrogate (arXiv 1707.06347 eq. 7): max(-A rho, -A clip(rho, 1 - clip_low, 1 + clip_high)).
+"""PPO's clipped surrogate (arXiv 1707.06347 eq. 7): max(-A rho, -A clip(rho, 1 - clip_low, 1 +
+clip_high)).
 
-DAPO raises the upper bound alone (arXiv 2503.14476 eq. 10). `dual_clip` c bounds the loss of actions with A < 0 by
--A c (arXiv 1912.09729 eq. 5).
+DAPO raises the upper bound alone (arXiv 2503.14476 eq. 10). `dual_clip` c bounds the loss of
+actions with A < 0 by -A c (arXiv 1912.09729 eq. 5).
 """
 
 from __future__ import annotations

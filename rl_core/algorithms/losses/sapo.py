@@ -1,6 +1,8 @@
-"""SAPO (arXiv 2511.20347 eqs. 5-6): -A (4/tau) sigmoid(tau (rho - 1)), a soft gate in place of the clip.
+"""SAPO (arXiv 2511.20347 eqs. 5-6): -A (4/tau) sigmoid(tau (rho - 1)), a soft gate in place of the
+clip.
 
-At rho = 1 the gradient is REINFORCE's; it fades on both sides, faster for A < 0 when `tau_negative` is larger.
+At rho = 1 the gradient is REINFORCE's; it fades on both sides, faster for A < 0 when `tau_negative`
+is larger.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Validation of row files: every error in one pass, memory bounded by the batch, unchanged files not read again."""
+"""Validation of row files: every error in one pass, memory bounded by the batch, unchanged files
+not read again."""
 
 import hashlib
 from collections import Counter

@@ -68,7 +68,8 @@ class CurriculumSource(Generic[T]):
         return {"seed": self.seed, "num_items": len(self.items), "num_batches": self.num_batches, "counts": counts}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a saved state. Raises: DataError when it belongs to other rows or another seed."""
+        """Continue from a saved state. Raises: DataError when it belongs to other rows or another
+        seed."""
         for name, here in (("seed", self.seed), ("num_items", len(self.items))):
             if state.get(name) != here:
                 expected = "resume with the data, seed and curriculum of the checkpoint, or start a new run"

@@ -38,10 +38,11 @@ def read_media_prompts(
 
 
 class MultimodalRLDataSource(PromptSource[MediaPrompt]):
-    """Endless batches of `prompts_per_rollout` distinct prompts: shuffled by seed, the last partial batch dropped.
+    """Endless batches of `prompts_per_rollout` distinct prompts: shuffled by seed, the last partial
+    batch dropped.
 
-    Prompts are not repeated here; `rl_core.data.order.groups` makes the samples of each. No image is opened, and a file
-    of texts alone imports no vision package.
+    Prompts are not repeated here; `rl_core.data.order.groups` makes the samples of each. No image
+    is opened, and a file of texts alone imports no vision package.
 
     Args: data_path: a file, glob, folder or dataset, or a list of them.
     """

@@ -61,7 +61,8 @@ class PromptSource(Generic[T]):
         return {"epoch": self.epoch, "position": self.position, "seed": self.seed, "num_items": len(self.items)}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Continue from a saved state. Raises: DataError when it belongs to other rows or another seed."""
+        """Continue from a saved state. Raises: DataError when it belongs to other rows or another
+        seed."""
         for name, here in (("seed", self.seed), ("num_items", len(self.items))):
             if state[name] != here:
                 expected = "resume with the data and seed of the checkpoint, or start a new run"

@@ -53,7 +53,7 @@ def named_function(function: str) -> Callable[[Any, Advance], Any]:
 def run_in_processes(function: str, jobs: Sequence[Any], advance: Advance) -> list[Any]:
     """Each job in another process, as many at once as there are cores; a single one runs here.
 
-    Raises: what a job raises; WorkerDied when a worker ends without a word.
+    Raises: the error of a job; WorkerDied when a worker ends without an answer.
     """
     if len(jobs) <= 1:
         return run_here(function, jobs, advance)

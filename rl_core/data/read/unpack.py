@@ -38,7 +38,8 @@ class ImageCheck(StrEnum):
     NONE = "none"
     """No check beyond the archive's checksum."""
     STRUCTURE = "structure"
-    """Header, size, checksums where the format has them, and the end of the file; nothing is decoded."""
+    """Header, size, checksums where the format has them, and the end of the file; nothing is
+    decoded."""
     DECODE = "decode"
     """Decode every pixel, which takes about five times as long as unpacking."""
 

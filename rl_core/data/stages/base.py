@@ -49,7 +49,8 @@ class StageConfig(PluginConfig):
     num_workers: int | None = Field(default=None, ge=1)
     """Processes for the heavy part; unset means every core."""
     ray_address: str | None = None
-    """Ray cluster that does the heavy part; all its machines must see `input_dir` and `output_dir`."""
+    """Ray cluster that does the heavy part; all its machines must see `input_dir` and
+    `output_dir`."""
 
 
 @dataclass

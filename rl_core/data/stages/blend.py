@@ -37,7 +37,8 @@ class BlendEntry(PluginConfig):
     name: str
     """Name of the dataset in counts and messages."""
     path: str
-    """A file, glob or folder, relative to the blend file, or a dataset name (`owner/name`, `hf://owner/name`)."""
+    """A file, glob or folder, relative to the blend file, or a dataset name (`owner/name`,
+    `hf://owner/name`)."""
     weight: float = Field(default=1.0, ge=0)
     """Passes over the rows."""
     split: str | None = None

@@ -50,7 +50,8 @@ class SandboxMode(StrEnum):
     BUBBLEWRAP = "bubblewrap"
     """Namespaces, filters and limits; if they are not available, nothing is run."""
     UNSAFE = "unsafe"
-    """Limits and filters in an ordinary process: the program sees this machine's files. For trusted models only."""
+    """Limits and filters in an ordinary process: the program sees this machine's files. For trusted
+    models only."""
 
 
 class SandboxSettings(PluginConfig):

@@ -26,7 +26,8 @@ class WorkerOverran(Exception):
 
 
 class WorkerPool:
-    """Processes that run `answer(payload)` of one file. Thread-safe; started when needed, replaced when they end."""
+    """Processes that run `answer(payload)` of one file. Thread-safe; started when needed, replaced
+    when they end."""
 
     def __init__(self, file: str, max_workers: int = 4) -> None:
         """Create the pool; no process starts yet.

@@ -34,6 +34,7 @@ def sampled_stop_ids(model: Any, bundle: Chatting) -> tuple[int, ...]:
 
 
 def record_stop_ids(model: Any, stop_ids: Collection[int]) -> None:
-    """Write the tokens that end a reply into a model's `generation_config`, so that others stop where training did."""
+    """Write the tokens that end a reply into a model's `generation_config`, so that others stop
+    where training did."""
     several = sorted(stop_ids)
     model.generation_config.eos_token_id = several if len(several) > 1 else several[0]

@@ -36,7 +36,8 @@ class StopReason(StrEnum):
     LENGTH = "length"
     """The limit on new tokens truncated it."""
     CONTEXT = "context"
-    """Prompt, replies and observations together reached the context limit, within a reply or after it."""
+    """Prompt, replies and observations together reached the context limit, within a reply or after
+    it."""
     FAILED = "failed"
     """The environment failed or did not answer in time, so there is no reward."""
 

@@ -111,7 +111,8 @@ class ByTransformers:
 
 
 class ByRecomputing:
-    """Tokens through the model as it is, over the whole row every time: for models whose cache cannot be used.
+    """Reads tokens through the model unchanged, over the whole row every time, for models whose
+    cache cannot be used.
 
     Args: ids_RL, attention_RL: the prompts, padding first. together: whether the model computes rows of a batch as it
     computes each by itself.

@@ -1,6 +1,8 @@
-"""A flow-matching transformer as a policy: its forward gives the velocity that sampling and training both use.
+"""A flow-matching transformer as a policy: its forward gives the velocity that sampling and
+training both use.
 
-Shapes: N noisy latents [N, C, (F,) H, W], each with its level sigma_N and the condition of its prompt.
+Shapes: N noisy latents [N, C, (F,) H, W], each with its level sigma_N and the condition of its
+prompt.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The folder of a compact unified model, as a diffusers pipeline: a decoder, its tokenizer, and an SD3 transformer."""
+"""The folder of a compact unified model, as a diffusers pipeline: a decoder, its tokenizer, and an
+SD3 transformer."""
 
 from __future__ import annotations
 

@@ -18,7 +18,8 @@ from schemas.numbers import Seconds
 
 @reward_scorers.register("code")
 class CodeScorer(Scorer):
-    """1.0 when the program passes all tests of the row's ground truth, else 0.0 or the share it passed."""
+    """1.0 when the program passes all tests of the row's ground truth, else 0.0 or the share it
+    passed."""
 
     class Config(Scorer.Config):
         """Execution of programs, and their scores."""

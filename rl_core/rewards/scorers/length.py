@@ -13,7 +13,8 @@ from rl_core.rewards.base import Modality, Sample, Scorer, Unscored, reward_scor
 
 @reward_scorers.register("length")
 class LengthScorer(Scorer):
-    """0 up to `max_length - buffer` tokens of the last reply, falling to `-penalty` at `max_length` and beyond."""
+    """0 up to `max_length - buffer` tokens of the last reply, falling to `-penalty` at `max_length`
+    and beyond."""
 
     class Config(Scorer.Config):
         """Settings of the length penalty."""

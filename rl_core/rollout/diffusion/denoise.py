@@ -50,8 +50,9 @@ def denoise(
 ) -> Trajectory:
     """Follow the flow from noise to samples.
 
-    Args: noise: [B, ...] at the first level. levels: [T + 1], falling from 1 to 0. actions: positions of the steps that
-    draw noise, by `sde.kernel`; all others follow `sde.ode`. generators: one per sample, for the noise of its steps.
+    Args: noise: [B, ...] at the first level. levels: [T + 1], falling from 1 to 0. actions:
+    positions of the steps that draw noise, by `sde.kernel`; all others follow `sde.ode`.
+    generators: one per sample, for the noise of its steps.
     """
     x, previous, found = noise, None, Trajectory(noise)
     sigmas = levels.tolist()

@@ -32,7 +32,8 @@ ALIGNMENT = 8
 
 
 class SharedWeights:
-    """Tensors of the given names, shapes, formats and values, in memory that other processes can open."""
+    """Tensors of the given names, shapes, formats and values, in memory that other processes can
+    open."""
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         ordered = dict(sorted(tensors.items(), key=lambda item: -item[1].element_size()))

@@ -21,6 +21,7 @@ ROLLOUT_WEIGHTS, KV_CACHE = "gathered weights (rollout)", "KV cache"
 
 
 UNGATED = ("n_embd", "n_embed", "ffn_dim", "expansion_ratio", "n_head")
+"""Config keys of families whose MLPs have two matrices; others have gated ones with three."""
 UNGATED_TYPES = ("gpt_neox", "gpt_neox_japanese", "falcon", "phi", "starcoder2", "persimmon", "nemotron")
 """Further families whose MLPs have two matrices."""
 PERIODS = ("expert_layer_period", "decoder_sparse_step", "interleave_moe_layer_step")

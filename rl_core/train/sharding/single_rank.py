@@ -1,4 +1,5 @@
-"""FSDP2 on a rank that shares its weights with nobody: gathered once per optimiser step, gradients added in place.
+"""FSDP2 on a rank that shares its weights with no other: gathered once per optimizer step,
+gradients added in place.
 
 For every micro-batch FSDP2 copies each block on its way to the other ranks and its gradient on the way back, even where
 there is no other rank: on a CPU a third of a training step. What is computed stays the same, bit by bit.

@@ -25,22 +25,25 @@ if TYPE_CHECKING:
 
 _WHOLE = "replicate"
 _PARTIAL_GRADIENT = "replicated_with_grad_allreduce"
-"""Style of a weight that every rank holds whole but uses for its own heads only (Qwen3's q_norm and k_norm)."""
+"""Style of a weight that every rank holds whole but uses for its own heads only (Qwen3's q_norm and
+k_norm)."""
 
 _ADAPTER_STYLES = {
     "colwise": (_WHOLE, "colwise"),
     "colwise_gather_output": (_WHOLE, "colwise_gather_output"),
     "rowwise": ("rowwise", _WHOLE),
 }
-"""Styles of an adapter's A and B by that of its layer, so that B's output is laid out like the layer's."""
+"""Styles of an adapter's A and B by that of its layer, so that B's output is laid out like the
+layer's."""
 
 
 def apply_tensor_parallel(model: Any, mesh: DeviceMesh) -> None:
     """Cut a transformers model (below any adapters) over a one-dimensional mesh, in place.
 
-    Call it after adapters are injected and before the FSDP wrap. Every rank must hold the same whole weights; each
-    keeps its slice, nothing is sent.
-    Raises: ModelError when the model has no plan, does not divide, or an adapted layer cannot carry its adapter.
+    Call it after adapters are injected and before the FSDP wrap. Every rank must hold the same
+    whole weights; each keeps its slice, nothing is sent.
+    Raises: ModelError when the model has no plan, does not divide, or an adapted layer cannot carry
+    its adapter.
     """
     from transformers.distributed.tensor_parallel import apply_tensor_parallelism
 
@@ -167,7 +170,8 @@ def _hold_whole(model: nn.Module, mesh: DeviceMesh, styles: dict[str, str]) -> N
 
 
 def _see_local_values(module: nn.Module, names: list[str], *, partial: bool) -> None:
-    """Wrap the forward. Args: partial: a rank's gradient is one summand of the whole gradient, not all of it."""
+    """Wrap the forward. Args: partial: a rank's gradient is one summand of the whole gradient, not
+    all of it."""
     original_forward = module.forward
     gradient: list[Placement] = [Partial() if partial else Replicate()]
 

@@ -75,7 +75,8 @@ class DiffusionStack(SegmentStack):
 class StepStack(DiffusionStack):
     """Policy gradients: an action is a stochastic step, its log-probability the kernel's.
 
-    The shard also needs `latents, next_latents` [B, K, ...] and `next_sigmas, rollout_log_probs` [B, K].
+    The shard also needs `latents, next_latents` [B, K, ...] and `next_sigmas, rollout_log_probs`
+    [B, K].
     """
 
     def __init__(

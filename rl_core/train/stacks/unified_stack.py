@@ -94,7 +94,8 @@ class UnifiedStack:
 
     @distributed(Dispatch.DP_SCATTER)
     def receive(self, shard: DataProto, stage: str) -> None:
-        """Keep a stage's shard of the rollout until `train`. Raises: KeyError on an unknown stage."""
+        """Keep a stage's shard of the rollout until `train`. Raises: KeyError on an unknown
+        stage."""
         self.weights[stage]
         self._shards[stage] = shard
 

@@ -30,8 +30,8 @@ def decay_at(config: EmaConfig, num_updates: int) -> float:
 class EmaShadow:
     """Pairs of trained tensors and their averages, by the trained tensor's name.
 
-    Args: live: parameters as they are sharded. shadow: their averages, laid out alike (bare tensors, a second adapter's
-    or a mirror's parameters); unset copies `live`.
+    Args: live: parameters as they are sharded. shadow: their averages, laid out alike (bare
+    tensors, a second adapter's or a mirror's parameters); unset copies `live`.
     """
 
     def __init__(self, config: EmaConfig, live: dict[str, Any], shadow: dict[str, Any] | None = None) -> None:

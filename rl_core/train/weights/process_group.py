@@ -24,7 +24,8 @@ class Meeting:
 
 
 class WireGroup:
-    """Broadcasts from the sender: NCCL between GPUs, gloo otherwise. Waits as long as the worker's collectives do."""
+    """Broadcasts from the sender: NCCL between GPUs, gloo otherwise. Waits as long as the worker's
+    collectives do."""
 
     def __init__(self, meeting: Meeting, store: Any, rank: int, device: torch.device) -> None:
         timeout = dist.distributed_c10d.default_pg_timeout
