@@ -16,7 +16,7 @@ from rl_core.data_proto.errors import DataProtoError
 V = TypeVar("V")
 
 MetaInfo = dict[str, Any]
-"""What belongs to a batch as a whole; who put a value under a name knows its type."""
+"""Values that belong to a batch as a whole; the caller who put one under a name knows its type."""
 
 
 def object_column(values: Sequence[object]) -> np.ndarray:

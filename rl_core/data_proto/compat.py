@@ -122,7 +122,7 @@ def _stacked(rows: list[Tensor], ragged: bool, shared_offsets: dict[tuple[int, .
 Header = dict[str, tuple[str, torch.dtype, list[int]]]
 """Kind (dense or jagged), dtype and trailing shape of each tensor column."""
 Gathered = tuple[Header | None, int, dict[str, np.ndarray]]
-"""What a rank says of itself: its tensor columns, number of rows, and the other columns."""
+"""Description of a rank's part: its tensor columns, number of rows, and the other columns."""
 
 
 def all_gather_data_proto(data: DataProto, process_group: dist.ProcessGroup | None = None) -> None:
@@ -199,7 +199,7 @@ def _collective_device(group: dist.ProcessGroup | None) -> torch.device:
 
 @runtime_checkable
 class Future(Protocol):
-    """What `concurrent.futures` gives for work under way."""
+    """A future of `concurrent.futures`."""
 
     def result(self) -> object:
         """Wait for the answer."""
@@ -207,7 +207,7 @@ class Future(Protocol):
 
 
 class ObjectReference(Protocol):
-    """What Ray gives for work under way."""
+    """A future of Ray."""
 
     def future(self) -> Future:
         """The same for `concurrent.futures`."""

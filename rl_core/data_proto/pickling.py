@@ -74,7 +74,7 @@ class PackedTensorDict:
 
 
 Packed = PackedTensor | PackedJagged | PackedTensorDict
-"""What stands for tensors in a pickle."""
+"""Stand-in for tensors in a pickle."""
 Bytes = bytes | bytearray | memoryview | np.ndarray
 """A buffer."""
 V = TypeVar("V")

@@ -17,7 +17,7 @@ from rl_core.data_proto.compare import describe
 from rl_core.data_proto.errors import DataProtoError
 
 Value = Tensor | TensorCollection
-"""What a batch has under a name."""
+"""Value of a column."""
 Index = slice | range | Sequence[int] | Sequence[bool] | np.ndarray | Tensor
 
 

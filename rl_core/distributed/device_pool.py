@@ -17,7 +17,7 @@ refused at once."""
 
 
 class ActorOptions(TypedDict):
-    """What Ray is told of a worker process: its share of a device and where that is."""
+    """Ray options of a worker process: its share of a device and where that is."""
 
     num_cpus: float
     num_gpus: float

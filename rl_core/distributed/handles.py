@@ -33,7 +33,7 @@ P = ParamSpec("P")
 
 
 class Handle(Generic[T]):
-    """What a `Remote[T]` is when the program runs. `handle.method(...)` waits for the answer."""
+    """A `Remote[T]` at run time. `handle.method(...)` waits for the answer."""
 
     def __init__(self, group: WorkerGroup, name: str, cls: type[T]) -> None:
         self._group, self._name, self._cls = group, name, cls
@@ -81,7 +81,7 @@ class RemoteMethod:
 
     @property
     def answers_per_rank(self) -> bool:
-        """Whether the answer is a list with that of every rank."""
+        """True if the answer is a list with one entry per rank."""
         return self._spec.collect is Collect.ALL
 
 
@@ -106,7 +106,7 @@ def per_rank(method: Callable[P, R]) -> Callable[P, list[R]]:
 
 
 def world_size_of(handle: object) -> int:
-    """How many ranks the component behind a handle has. Raises: TypeError when it is no handle."""
+    """Return the number of ranks of the component behind a handle. Raises: TypeError if it is no handle."""
     if not isinstance(handle, Handle):
         raise TypeError(f"world_size_of needs a handle, got {handle!r}")
     return handle._group.world_size

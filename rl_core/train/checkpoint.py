@@ -36,7 +36,7 @@ Settings = dict[str, Any]
 
 
 class Sharded(TypedDict, total=False):
-    """What is cut over ranks, by name of the parameter; the average only where there is one."""
+    """Tensors that are sharded over ranks, by name of the parameter; the average only where there is one."""
 
     model: Mapping[str, Tensor]
     moments: Mapping[str, Mapping[str, Tensor]]
@@ -44,7 +44,7 @@ class Sharded(TypedDict, total=False):
 
 
 class Counts(TypedDict):
-    """What of the optimiser is not sharded: its settings, and how often each parameter was changed."""
+    """Part of the optimizer that is not sharded: its settings, and how often each parameter was changed."""
 
     settings: Settings
     steps: dict[str, float]

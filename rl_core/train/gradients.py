@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor, Placement
 PIECE = 2**18
 """Number of elements that a CPU's cache holds in two formats."""
 Layout = tuple[DeviceMesh, tuple[Placement, ...]]
-"""How a parameter is cut over ranks."""
+"""Sharding of a parameter over ranks."""
 
 
 def add_gradient(total: Tensor, gradient: Tensor) -> None:
