@@ -1,12 +1,14 @@
-"""What each kernel of `rl_core.kernels` saves of a whole GRPO step, with all weights and with adapters.
+"""What each kernel of `rl_core.kernels` saves of a whole GRPO step, with all weights and with
+adapters.
 
     python -m benchmarks.kernels [--rounds 5] [--prompts 3] [--threads 2] [--write]
 
-SmolLM2-135M in bfloat16, 8 samples x 64 tokens per prompt. A step is rollout, reward and training. In each round every
-kernel is off for one step, in an order drawn anew; before every fourth of them all are on for one, and a step is
-compared with the mean of the two such steps around it. Off means what torch, transformers or peft compute in the
-kernel's place. What is set when a process starts or a model is loaded has a process of its own. A kernel that saves
-less than 3 % is not worth its lines. `--write` puts the table into docs/benchmarks.md.
+SmolLM2-135M in bfloat16, 8 samples x 64 tokens per prompt. A step is rollout, reward and training.
+In each round every kernel is off for one step, in an order drawn anew; before every fourth of them
+all are on for one, and a step is compared with the mean of the two such steps around it. Off means
+what torch, transformers or peft compute in the kernel's place. What is set when a process starts or
+a model is loaded has a process of its own. A kernel that saves less than 3 % is not worth its
+lines. `--write` puts the table into docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -125,9 +127,18 @@ class Worker:
     """A process that takes a step when told which kernel is off."""
 
     def __init__(self, settings: dict[str, Any], off: str | None = None) -> None:
-        command = [sys.executable, "-m", "benchmarks.kernels", "--serve", json.dumps(settings | {"off": off})]
+        command = [
+            sys.executable,
+            "-m",
+            "benchmarks.kernels",
+            "--serve",
+            json.dumps(settings | {"off": off}),
+        ]
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        environment = os.environ | {"OMP_NUM_THREADS": str(settings["threads"]), "HF_HUB_OFFLINE": "1"}
+        environment = os.environ | {
+            "OMP_NUM_THREADS": str(settings["threads"]),
+            "HF_HUB_OFFLINE": "1",
+        }
         self._process = subprocess.Popen(command, cwd=ROOT, env=environment, **pipes)
         self._hear()
 
@@ -175,7 +186,9 @@ def serve(settings: dict[str, Any]) -> None:
     items = [make(row, f"row {number}") for number, row in enumerate(rows)]
     with ExitStack() as stack:
         if settings["off"] == "single_rank":
-            stack.enter_context(patch.object(single_rank, "add_gradients_in_place", lambda *_: None))
+            stack.enter_context(
+                patch.object(single_rank, "add_gradients_in_place", lambda *_: None)
+            )
         side = trl_ours.Side(trl_ours.recipe_of(settings), settings["model"], info, forced=True)
     gc.freeze()
     os.write(answers, b"{}\n")
@@ -188,9 +201,12 @@ def serve(settings: dict[str, Any]) -> None:
         os.write(answers, f"{json.dumps(figures)}\n".encode())
 
 
-def saved_by(steps: list[tuple[str, dict[str, Any]]]) -> dict[str, list[tuple[float, float, float]]]:
-    """For each kernel, one entry per step without it: how much longer that took than the steps around it with all on,
-    as a share of the wall clock and of processor time, and how many GB more it needed."""
+def saved_by(
+    steps: list[tuple[str, dict[str, Any]]],
+) -> dict[str, list[tuple[float, float, float]]]:
+    """For each kernel, one entry per step without it: how much longer that took than the steps
+    around it with all on, as a share of the wall clock and of processor time, and how many GB more
+    it needed."""
     found = defaultdict(list)
     for place, (name, figures) in enumerate(steps):
         if name == ALL_ON:
@@ -203,7 +219,9 @@ def saved_by(steps: list[tuple[str, dict[str, Any]]]) -> dict[str, list[tuple[fl
     return found
 
 
-def measure(settings: dict[str, Any], names: list[str], rounds: int) -> list[tuple[str, dict[str, Any]]]:
+def measure(
+    settings: dict[str, Any], names: list[str], rounds: int
+) -> list[tuple[str, dict[str, Any]]]:
     """All steps in order, the last of which has all kernels on."""
     workers = {ALL_ON: Worker(settings)}
     workers |= {name: Worker(settings, name) for name in names if name in OF_A_PROCESS}
@@ -233,11 +251,15 @@ def measure(settings: dict[str, Any], names: list[str], rounds: int) -> list[tup
 
 def main() -> None:
     """Measure both kinds of training and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--prompts", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--write", action="store_true", help="put the table into docs/benchmarks.md")
+    parser.add_argument(
+        "--write", action="store_true", help="put the table into docs/benchmarks.md"
+    )
     parser.add_argument("--serve", type=json.loads, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.serve is not None:
@@ -251,17 +273,28 @@ def main() -> None:
         ):
             print(trained, flush=True)
             steps = measure(settings_of(args, lora, Path(folder)), names, args.rounds)
-            whole = statistics.median(figures["step"][0] for name, figures in steps if name == ALL_ON)
+            whole = statistics.median(
+                figures["step"][0] for name, figures in steps if name == ALL_ON
+            )
             rows.append([f"({trained}: a step with all on)", f"{whole:.2f} s", "", "", ""])
             for name, pairs in saved_by(steps).items():
                 walls, cpus, more = zip(*pairs, strict=True)
                 spread = f"{100 * min(walls):+.1f} to {100 * max(walls):+.1f}"
                 medians = [f"{100 * statistics.median(shares):+.1f}" for shares in (walls, cpus)]
-                rows.append([f"`{name}`", f"{medians[0]} %", spread, f"{medians[1]} %", f"{max(more):+.1f}"])
-    heads = ["without", "a step takes longer by", "from the least to the most", "processor time", "GB more"]
+                rows.append(
+                    [f"`{name}`", f"{medians[0]} %", spread, f"{medians[1]} %", f"{max(more):+.1f}"]
+                )
+    heads = [
+        "without",
+        "a step takes longer by",
+        "from the least to the most",
+        "processor time",
+        "GB more",
+    ]
     body = (
-        f"`python -m benchmarks.kernels`: SmolLM2-135M in bfloat16, {args.prompts} prompts x 8 samples x 64 tokens, "
-        f"medians of {args.rounds} pairs. {page.machine()}\n\n{page.table(heads, rows)}"
+        f"`python -m benchmarks.kernels`: SmolLM2-135M in bfloat16, {args.prompts} prompts x 8 "
+        f"samples x 64 tokens, medians of {args.rounds} pairs. "
+        f"{page.machine()}\n\n{page.table(heads, rows)}"
     )
     print(f"\n{body}")
     if args.write:
@@ -273,7 +306,14 @@ def settings_of(args: argparse.Namespace, lora: bool, folder: Path) -> dict[str,
     from benchmarks import trl
 
     sizes = {"prompts": args.prompts, "samples": 8, "new_tokens": 64, "threads": args.threads}
-    once = {"warm_up": 0, "steps": 1, "examples": 0, "free": False, "checkpointing": False, "overrides": []}
+    once = {
+        "warm_up": 0,
+        "steps": 1,
+        "examples": 0,
+        "free": False,
+        "checkpointing": False,
+        "overrides": [],
+    }
     told = argparse.Namespace(**sizes, **once, lora=lora)
     return {**trl.settings_of(told, "bf16", 0, folder), "ranks": 1}
 

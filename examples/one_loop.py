@@ -104,9 +104,9 @@ class OneLoop:
     def sample(self, prompts: DataProto) -> DataProto:
         """Replies to each prompt, with the rewards that its environment gave.
 
-        Returns: rows with `input_ids, attention_mask, position_ids` [B, P+T], `response_mask`
-        [B, T] (1 where the policy chose the token), `rewards` [B], and `failed` [B] where an environment
-        could not judge.
+        Returns: rows with `input_ids, attention_mask, position_ids` [B, P+T], `response_mask` [B,
+        T] (1 where the policy chose the token), `rewards` [B], and `failed` [B] where an
+        environment could not judge.
         """
         rollout = self.engine.rollout(prompts, self.num_steps)
         assert rollout is not None, "this rank speaks for itself"

@@ -7,7 +7,14 @@ from prefect.input import RunInput
 from prefect.runtime import deployment
 
 from rl_core.runs.session import close_sessions, session_for
-from schemas.receipts import Approval, GateReceipt, ModelReceipt, RunPlan, ScoreChange, VersionReceipt
+from schemas.receipts import (
+    Approval,
+    GateReceipt,
+    ModelReceipt,
+    RunPlan,
+    ScoreChange,
+    VersionReceipt,
+)
 from schemas.registration import RegistrationConfig
 
 PATIENCE_S = 7 * 24 * 3600
@@ -29,7 +36,11 @@ def is_decided(plan: RunPlan) -> bool:
 
 
 def ask_for_approval(
-    registration: RegistrationConfig, version: VersionReceipt, gate: GateReceipt, *, decided: bool = False
+    registration: RegistrationConfig,
+    version: VersionReceipt,
+    gate: GateReceipt,
+    *,
+    decided: bool = False,
 ) -> Approval:
     """Ask a person if the recipe requires it and the version passed the gate; otherwise nobody is
     asked.
@@ -40,7 +51,10 @@ def ask_for_approval(
     if decided or not (registration.approval and gate.passed):
         return Approval(given=True)
     if deployment.id is None:
-        return Approval(given=False, reason=f"awaits approval: rl-train promote {version.name} {version.version}")
+        return Approval(
+            given=False,
+            reason=f"awaits approval: rl-train promote {version.name} {version.version}",
+        )
     close_sessions()  # a person may take days; the devices are for others meanwhile
     get_run_logger().info("waiting for approval of %s v%s", version.name, version.version)
     try:
@@ -50,7 +64,9 @@ def ask_for_approval(
         return Approval(given=False, reason=f"nobody approved it within {PATIENCE_S // 86400} days")
     by = answer.your_name or "somebody in the Prefect UI"
     said = f"{'approved' if answer.promote else 'refused'} by {by}"
-    return Approval(given=answer.promote, by=by, reason=f"{said}: {answer.reason}" if answer.reason else said)
+    return Approval(
+        given=answer.promote, by=by, reason=f"{said}: {answer.reason}" if answer.reason else said
+    )
 
 
 def question(version: VersionReceipt, gate: GateReceipt) -> str:
@@ -58,8 +74,9 @@ def question(version: VersionReceipt, gate: GateReceipt) -> str:
     scores = [gate.decided_by, *gate.guards] if gate.decided_by else gate.guards
     rows = "\n".join(map(_row, scores))
     return (
-        f"Make **{version.name} v{version.version}** the champion in place of {gate.compared_with}? {gate.reason}.\n\n"
-        f"| score | {gate.compared_with} | this version | change | 95 % interval |\n|---|---|---|---|---|\n{rows}"
+        f"Make **{version.name} v{version.version}** the champion in place of "
+        f"{gate.compared_with}? {gate.reason}.\n\n| score | {gate.compared_with} | this version "
+        f"| change | 95 % interval |\n|---|---|---|---|---|\n{rows}"
     )
 
 

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 data = typer.Typer(help="Make and convert row files.", no_args_is_help=True)
 
-Sources = Annotated[list[str], typer.Argument(help="Files (.parquet .jsonl .json .txt), globs, folders, dataset names")]
+Sources = Annotated[
+    list[str],
+    typer.Argument(help="Files (.parquet .jsonl .json .txt), globs, folders, dataset names"),
+]
 
 
 class ReportFormat(StrEnum):
@@ -29,13 +32,25 @@ class ReportFormat(StrEnum):
 
 def validate(
     paths: Sources,
-    schema: Annotated[SchemaName | None, typer.Option(help="Contract of the rows; unset: recognised")] = None,
-    format: Annotated[ReportFormat, typer.Option(help="How to print the report")] = ReportFormat.TABLE,
-    env_class: Annotated[str | None, typer.Option(help="Environment of rows that name none")] = None,
+    schema: Annotated[
+        SchemaName | None, typer.Option(help="Contract of the rows; unset: recognised")
+    ] = None,
+    format: Annotated[
+        ReportFormat, typer.Option(help="How to print the report")
+    ] = ReportFormat.TABLE,
+    env_class: Annotated[
+        str | None, typer.Option(help="Environment of rows that name none")
+    ] = None,
     prompt_key: Annotated[str, typer.Option(help="Column that holds the prompt")] = "prompt",
-    held_out: Annotated[list[str] | None, typer.Option(help="Evaluation files, which must share no question")] = None,
-    media_root: Annotated[Path | None, typer.Option(help="Where relative media paths begin")] = None,
-    check_remote: Annotated[bool, typer.Option("--check-remote", help="Fetch remote media too")] = False,
+    held_out: Annotated[
+        list[str] | None, typer.Option(help="Evaluation files, which must share no question")
+    ] = None,
+    media_root: Annotated[
+        Path | None, typer.Option(help="Where relative media paths begin")
+    ] = None,
+    check_remote: Annotated[
+        bool, typer.Option("--check-remote", help="Fetch remote media too")
+    ] = False,
 ) -> None:
     """Validate rows against their contract; every bad row is listed, and the exit code is 2 if
     there is one."""
@@ -48,7 +63,9 @@ def validate(
     home = Home.default()
     chosen = SchemaName.PROMPT if schema is None and env_class is not None else schema
     limits = MediaLimits(check_remote=check_remote)
-    settings = CheckSettings(accepted_ground_truths(), env_class, prompt_key, chosen, media_root, limits)
+    settings = CheckSettings(
+        accepted_ground_truths(), env_class, prompt_key, chosen, media_root, limits
+    )
     report = check_files(
         [file for path in paths for file in data_files(path)],
         settings,
@@ -69,7 +86,9 @@ def convert(
     source: Annotated[str, typer.Argument(help="File, glob, folder or dataset name to read")],
     target: Annotated[Path, typer.Argument(help="File to write: .jsonl .json .parquet")],
     to: Annotated[SchemaName, typer.Option(help="Kind of row to write")],
-    env_class: Annotated[str | None, typer.Option(help="Environment of rows that name none")] = None,
+    env_class: Annotated[
+        str | None, typer.Option(help="Environment of rows that name none")
+    ] = None,
     prompt_key: Annotated[str, typer.Option(help="Column that holds the prompt")] = "prompt",
 ) -> None:
     """Convert between prompt, media and response rows; rows that the target format cannot hold are
@@ -82,7 +101,12 @@ def convert(
 
 @data.command()
 def announce(
-    uri: Annotated[str, typer.Argument(help="File, folder or address (s3://..., https://...) where the new rows lie")],
+    uri: Annotated[
+        str,
+        typer.Argument(
+            help="File, folder or address (s3://..., https://...) where the new rows lie"
+        ),
+    ],
 ) -> None:
     """Tell the Prefect server about new data; deployments that wait for it start, and train if
     there is anything new."""
@@ -104,7 +128,9 @@ def print_report(report: "ValidationReport") -> None:
         return
     table = Table(title="Refused rows", title_justify="left")
     for column in ("reason", "problems", "first at", "field", "value", "expected"):
-        table.add_column(column, overflow="fold", justify="right" if column == "problems" else "left")
+        table.add_column(
+            column, overflow="fold", justify="right" if column == "problems" else "left"
+        )
     for reason, count in report.rejected_by_reason.items():
         first = next(example for example in report.examples if example.reason == reason)
         place = f"{Path(first.file).name}:{first.row}"

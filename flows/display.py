@@ -15,7 +15,13 @@ from rl_core.runs.learning import what_taught_nothing
 from rl_core.runs.run_folder import RunFolder
 from rl_core.runtime.home import Home
 from rl_core.trainers.progress import ProgressEvent, listeners
-from schemas.receipts import CacheReceipt, EvalReceipt, IterationReceipt, ModelReceipt, ValidationReport
+from schemas.receipts import (
+    CacheReceipt,
+    EvalReceipt,
+    IterationReceipt,
+    ModelReceipt,
+    ValidationReport,
+)
 from schemas.recipe import Recipe
 
 BETWEEN_STEPS = ("start workers", "evaluate", "save", "export")
@@ -40,7 +46,10 @@ class Display:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         listeners.remove(self._follow)
         self._status.stop()
@@ -54,7 +63,9 @@ class Display:
 
     def _follow(self, event: ProgressEvent) -> None:
         if event.receipt is not None:
-            self.console.print(f"{self._clock()}  {describe(event.receipt, scored=self._scored)}", soft_wrap=True)
+            self.console.print(
+                f"{self._clock()}  {describe(event.receipt, scored=self._scored)}", soft_wrap=True
+            )
             if isinstance(event.receipt, IterationReceipt):
                 self._warn_of(event.receipt)
         elif event.phase == "step":
@@ -70,7 +81,9 @@ class Display:
     def _warn_of(self, iteration: IterationReceipt) -> None:
         """Warn if no step of an iteration changed the policy."""
         for said in what_taught_nothing(self.recipe, self._steps):
-            self.console.print(f"{self._clock()}  train-iteration {iteration.iteration}: {said}", soft_wrap=True)
+            self.console.print(
+                f"{self._clock()}  train-iteration {iteration.iteration}: {said}", soft_wrap=True
+            )
         self._steps.clear()
 
     def _clock(self) -> str:
@@ -81,10 +94,17 @@ class Display:
         """Print the table at the end: before, after, the change with its interval, and the paths of
         all results."""
         folder = RunFolder(Path(receipt.model_path).parent)
-        before, after = folder.receipt("evaluate-baseline", EvalReceipt), folder.receipt("evaluate-final", EvalReceipt)
+        before, after = (
+            folder.receipt("evaluate-baseline", EvalReceipt),
+            folder.receipt("evaluate-final", EvalReceipt),
+        )
         assert before is not None and after is not None
         title = f"{self.recipe.name}: {after.num_rows} held-out rows"
-        table = score_table(title, before, after) if self._scored else accuracy_table(title, before, after)
+        table = (
+            score_table(title, before, after)
+            if self._scored
+            else accuracy_table(title, before, after)
+        )
         self.console.print(table)
         for said in what_taught_nothing(self.recipe, folder.history()):
             self._tell(warning=said)
@@ -101,12 +121,19 @@ class Display:
 
         Args: recorded: accuracy at registration, if on the same rows.
         """
-        measured = ", ".join(f"{score.replace('_', ' ')} {value:.3f}" for score, value in receipt.values().items())
+        measured = ", ".join(
+            f"{score.replace('_', ' ')} {value:.3f}" for score, value in receipt.values().items()
+        )
         interval = f"{receipt.ci_low:.3f} to {receipt.ci_high:.3f}"
         self._tell(
             model=name,
-            measured=f"{measured} on {receipt.num_rows} held-out rows; 95 % interval of the accuracy {interval}",
-            recorded="nothing of these rows" if recorded is None else f"accuracy {recorded:.3f} on the same rows",
+            measured=(
+                f"{measured} on {receipt.num_rows} held-out rows; 95 % interval of the accuracy "
+                f"{interval}"
+            ),
+            recorded="nothing of these rows"
+            if recorded is None
+            else f"accuracy {recorded:.3f} on the same rows",
             samples=receipt.samples_path,
         )
 
@@ -123,7 +150,8 @@ def describe(receipt: object, *, scored: bool = False) -> str:
     if isinstance(receipt, ValidationReport):
         state = "cached" if receipt.cached else "done"
         return (
-            f"validate-data {state}: {receipt.num_accepted} of {receipt.num_rows} rows accepted; {receipt.explanation}"
+            f"validate-data {state}: {receipt.num_accepted} of {receipt.num_rows} rows accepted; "
+            f"{receipt.explanation}"
         )
     if isinstance(receipt, CacheReceipt):
         state = "cached" if receipt.hit else "built"
@@ -132,11 +160,17 @@ def describe(receipt: object, *, scored: bool = False) -> str:
     if isinstance(receipt, EvalReceipt):
         again = " (from an earlier run)" if receipt.skipped else ""
         interval = f"{receipt.ci_low:.3f} to {receipt.ci_high:.3f}"
-        judged = f"reward {receipt.mean_reward:.3f}" if scored else f"accuracy {receipt.accuracy:.3f} ({interval})"
+        judged = (
+            f"reward {receipt.mean_reward:.3f}"
+            if scored
+            else f"accuracy {receipt.accuracy:.3f} ({interval})"
+        )
         scores = "".join(f", {name} {value:.3f}" for name, value in receipt.scores.items())
         return f"evaluate {receipt.label}: {judged}{scores}{again}"
     if isinstance(receipt, IterationReceipt):
-        state = "was complete already, skipped" if receipt.skipped else "complete, checkpoint written"
+        state = (
+            "was complete already, skipped" if receipt.skipped else "complete, checkpoint written"
+        )
         return f"train-iteration {receipt.iteration}: {state}"
     return str(receipt)
 
@@ -146,8 +180,9 @@ def describe_step(event: ProgressEvent) -> str:
     m = event.metrics
     if "reward_margin" in m:
         return (
-            f"step {event.step:>3}/{event.total_steps}  loss {m['loss']:.3f}  told apart {m['reward_accuracy']:.2f}  "
-            f"margin {m['reward_margin']:+.3f}  grad {m['grad_norm']:.2f}  train {m['seconds/train']:.1f} s"
+            f"step {event.step:>3}/{event.total_steps}  loss {m['loss']:.3f}  told apart "
+            f"{m['reward_accuracy']:.2f}  margin {m['reward_margin']:+.3f}  grad "
+            f"{m['grad_norm']:.2f}  train {m['seconds/train']:.1f} s"
         )
     tracks = [key.removesuffix("reward_mean") for key in m if f"/{key}".endswith("/reward_mean")]
     said = "".join(_describe_track(m, prefix) for prefix in tracks)
@@ -163,7 +198,9 @@ def _describe_track(metrics: Mapping[str, float], prefix: str) -> str:
 
     Args: prefix: prefix of the track's metrics.
     """
-    own = {key.removeprefix(prefix): value for key, value in metrics.items() if key.startswith(prefix)}
+    own = {
+        key.removeprefix(prefix): value for key, value in metrics.items() if key.startswith(prefix)
+    }
     said = f"{prefix}reward {own['reward_mean']:.3f} ± {own['reward_std']:.2f}  "
     for name, form in (
         ("response_length_mean", "length {:.1f}  "),

@@ -28,7 +28,9 @@ class DoctorFormat(StrEnum):
 
 
 def doctor(
-    format: Annotated[DoctorFormat, typer.Option(help="How to print the findings")] = DoctorFormat.TEXT,
+    format: Annotated[
+        DoctorFormat, typer.Option(help="How to print the findings")
+    ] = DoctorFormat.TEXT,
 ) -> None:
     """Check packages, devices, memory, disk, services and sandbox; exit code 1 if something does
     not work."""

@@ -22,7 +22,11 @@ from schemas.recipe import Recipe
 
 def print_plan(recipe: str, overrides: Sequence[str], profile: str | None) -> None:
     """Print the plan of a run. Raises: ModelError when its model cannot be trained that way."""
-    settings, home, console = load_recipe(recipe, overrides, profile), Home.default(), Console(highlight=False)
+    settings, home, console = (
+        load_recipe(recipe, overrides, profile),
+        Home.default(),
+        Console(highlight=False),
+    )
     check_local_model(settings, home.models)
     console.print(dump_recipe(settings), soft_wrap=True, markup=False)
     check_turns(settings, home)
@@ -55,7 +59,9 @@ def cache_plan(recipe: Recipe, home: Home) -> str:
     if any("art://" in str(entry) for entry in [*recipe.data.train, *recipe.data.eval]):
         from rl_core.tracking.artifacts import with_artifacts
 
-        recipe = Recipe.model_validate(with_artifacts(recipe.model_dump(mode="json"), home.mlflow_uri))
+        recipe = Recipe.model_validate(
+            with_artifacts(recipe.model_dump(mode="json"), home.mlflow_uri)
+        )
     if recipe.has_pairs:
         plan = plan_pairs(recipe, home.data, home.cache)
         return f"{'hit' if plan.hit else 'miss'}: {plan.explanation}"
@@ -67,7 +73,9 @@ def cache_plan(recipe: Recipe, home: Home) -> str:
     if first or second:
         return f"miss: {first or second}"
     plan = plan_cache(
-        train, held_out, preparation_settings(recipe, home, tokenizer_identity(recipe.model.path, home.models))
+        train,
+        held_out,
+        preparation_settings(recipe, home, tokenizer_identity(recipe.model.path, home.models)),
     )
     return f"{'hit' if plan.hit else 'miss'}: {plan.explanation}"
 
@@ -90,9 +98,9 @@ def device_plan(recipe: Recipe) -> str:
     parts = {"sample": placement.rollout_devices, "draw": recipe.drawing_devices}
     alone = "".join(f", {devices} only {does}" for does, devices in parts.items() if devices)
     return (
-        f"{placement.num_devices} {placement.device} worker(s){alone}{shared} on {where}; {rows} rows a step, "
-        f"{rows // recipe.writing.placement.num_replicas} a replica, in micro-batches of "
-        f"{placement.micro_batch_size or 'a size that suits the processor'}"
+        f"{placement.num_devices} {placement.device} worker(s){alone}{shared} on {where}; {rows} "
+        f"rows a step, {rows // recipe.writing.placement.num_replicas} a replica, in "
+        f"micro-batches of {placement.micro_batch_size or 'a size that suits the processor'}"
     )
 
 

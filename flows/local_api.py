@@ -28,7 +28,11 @@ DECIDING = (
     "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE",
 )
 """Environment variables by which a user selects a server."""
-AS_PREFECT_WOULD = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
+AS_PREFECT_WOULD = {
+    "PREFECT_UI_ENABLED": "0",
+    "PREFECT__SERVER_EPHEMERAL": "1",
+    "PREFECT__SERVER_FINAL": "1",
+}
 """Environment that Prefect sets for the servers that it starts by itself."""
 POLL_S = 0.05
 GRACE_S = 5.0
@@ -65,8 +69,14 @@ class LocalApi:
                 return
             time.sleep(POLL_S)
         ended = self.process.poll()
-        how = f"ended with code {ended}" if ended is not None else f"does not answer within {timeout_s:g} s"
-        raise ServiceError(f"the local Prefect API {how}; `rl-train up` starts one that stays and keeps a log")
+        how = (
+            f"ended with code {ended}"
+            if ended is not None
+            else f"does not answer within {timeout_s:g} s"
+        )
+        raise ServiceError(
+            f"the local Prefect API {how}; `rl-train up` starts one that stays and keeps a log"
+        )
 
     def stop(self) -> None:
         """Stop the server."""
@@ -96,7 +106,10 @@ def _is_configured(prefect_home: Path) -> bool:
     project = Path("pyproject.toml")
     return (
         any(name in os.environ for name in DECIDING)
-        or any(path.is_file() for path in (prefect_home / "profiles.toml", Path("prefect.toml"), Path(".env")))
+        or any(
+            path.is_file()
+            for path in (prefect_home / "profiles.toml", Path("prefect.toml"), Path(".env"))
+        )
         or (project.is_file() and "[tool.prefect" in project.read_text(encoding="utf-8"))
     )
 
@@ -104,7 +117,23 @@ def _is_configured(prefect_home: Path) -> bool:
 def _command(port: int) -> list[str]:
     spec = find_spec("prefect")
     assert spec is not None and spec.origin is not None
-    app = ["--app-dir", str(Path(spec.origin).parents[1]), "--factory", "prefect.server.api.server:create_app"]
+    app = [
+        "--app-dir",
+        str(Path(spec.origin).parents[1]),
+        "--factory",
+        "prefect.server.api.server:create_app",
+    ]
     where = ["--host", LOCALHOST, "--port", str(port)]
     # -P keeps the modules of the current folder out of the server.
-    return [sys.executable, "-P", "-m", "uvicorn", *app, *where, "--log-level", "error", "--lifespan", "on"]
+    return [
+        sys.executable,
+        "-P",
+        "-m",
+        "uvicorn",
+        *app,
+        *where,
+        "--log-level",
+        "error",
+        "--lifespan",
+        "on",
+    ]

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from schemas.recipe import Recipe
 
 
-def run_locally(recipe: str, overrides: Sequence[str], profile: str | None, *, fresh: bool, debug: bool) -> None:
+def run_locally(
+    recipe: str, overrides: Sequence[str], profile: str | None, *, fresh: bool, debug: bool
+) -> None:
     """Validate the recipe, then run the flow with a live display and print a summary."""
     settings = load_recipe(recipe, overrides, profile)
     _check_models(settings)

@@ -11,7 +11,10 @@ from rl_core.runtime.home import Home
 
 DIFFERENT = 1
 """Exit code if something differs from what was recorded."""
-Model = Annotated[str, typer.Argument(help="models:/NAME@champion, models:/NAME/VERSION, or a name with a version")]
+Model = Annotated[
+    str,
+    typer.Argument(help="models:/NAME@champion, models:/NAME/VERSION, or a name with a version"),
+]
 Version = Annotated[int | None, typer.Argument(help="Version number, after a name")]
 
 
@@ -19,7 +22,9 @@ def lineage(
     model: Model,
     version: Version = None,
     format: Annotated[LineageFormat, typer.Option(help="How to print it")] = LineageFormat.TEXT,
-    verify: Annotated[bool, typer.Option("--verify", help="Compute the digests anew; exit code 1 on a change")] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Compute the digests anew; exit code 1 on a change")
+    ] = False,
 ) -> None:
     """Trace a model version back to its runs, recipe, code, cache and source files."""
     from rl_core.data.store.changes import Condition
@@ -36,7 +41,9 @@ def lineage(
 
 def promote(
     name: Annotated[str, typer.Argument(help="Registered model name")],
-    version: Annotated[int, typer.Argument(help="Version that becomes champion; an older one is a rollback")],
+    version: Annotated[
+        int, typer.Argument(help="Version that becomes champion; an older one is a rollback")
+    ],
     reason: Annotated[str, typer.Option(help="Why, for those who ask later")] = "by hand",
 ) -> None:
     """Make a version the champion, and record the person, the time and the reason."""
@@ -50,8 +57,12 @@ def promote(
 def reproduce(
     model: Model,
     version: Version = None,
-    to: Annotated[Path, typer.Option(help="New folder for recipe, script and result")] = Path("reproduction"),
-    run: Annotated[bool, typer.Option("--run", help="Run it, and compare the weights; exit code 1 if other")] = False,
+    to: Annotated[Path, typer.Option(help="New folder for recipe, script and result")] = Path(
+        "reproduction"
+    ),
+    run: Annotated[
+        bool, typer.Option("--run", help="Run it, and compare the weights; exit code 1 if other")
+    ] = False,
 ) -> None:
     """Write the recipe and the exact command that reproduce a version's weights."""
     from rl_core.runs.reproduce import write_reproduction
@@ -70,11 +81,21 @@ def reproduce(
 
 
 def evaluate(
-    model: Annotated[str, typer.Argument(help="models:/NAME@champion, models:/NAME/VERSION, or as model.path")],
-    overrides: Annotated[list[str] | None, typer.Argument(help="Dotted assignments, e.g. seed=1")] = None,
-    recipe: Annotated[str | None, typer.Option(help="Whose held-out rows; unset: that of its training")] = None,
-    profile: Annotated[str | None, typer.Option(help="Placement, with --recipe: cpu, one_gpu, ...")] = None,
-    debug: Annotated[bool, typer.Option("--debug", help="Show Prefect's log and tracebacks")] = False,
+    model: Annotated[
+        str, typer.Argument(help="models:/NAME@champion, models:/NAME/VERSION, or as model.path")
+    ],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="Dotted assignments, e.g. seed=1")
+    ] = None,
+    recipe: Annotated[
+        str | None, typer.Option(help="Whose held-out rows; unset: that of its training")
+    ] = None,
+    profile: Annotated[
+        str | None, typer.Option(help="Placement, with --recipe: cpu, one_gpu, ...")
+    ] = None,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show Prefect's log and tracebacks")
+    ] = False,
 ) -> None:
     """Evaluate a model on a recipe's held-out rows, without any training."""
     from flows.local_run import evaluate_locally
@@ -85,7 +106,9 @@ def evaluate(
 def export(
     model: Model,
     version: Version = None,
-    to: Annotated[Path, typer.Option(help="New folder for weights and lineage.json")] = Path("exported"),
+    to: Annotated[Path, typer.Option(help="New folder for weights and lineage.json")] = Path(
+        "exported"
+    ),
 ) -> None:
     """Copy a version's weights to a new folder, after comparing them with what was registered."""
     from rl_core.models.locate import is_model
@@ -98,6 +121,6 @@ def export(
         typer.echo(f"written to {written}; model.path={written} trains on from there")
     else:
         typer.echo(
-            f"written to {written}: adapters alone, which transformers and diffusers load over their base; "
-            "a run starts only from whole models (lora.export: merged)"
+            f"written to {written}: adapters alone, which transformers and diffusers load over "
+            "their base; a run starts only from whole models (lora.export: merged)"
         )

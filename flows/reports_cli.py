@@ -15,7 +15,9 @@ RUN = "Name of the run's folder, its MLflow run id, or models:/NAME@champion"
 
 def report(
     run: Annotated[str, typer.Argument(help=RUN)],
-    to: Annotated[Path | None, typer.Option(help="File to write; unset: report.html in the run's folder")] = None,
+    to: Annotated[
+        Path | None, typer.Option(help="File to write; unset: report.html in the run's folder")
+    ] = None,
 ) -> None:
     """Write the report of a run, finished or not, as one self-contained HTML file."""
     from rl_core.reporting.report import write_report

@@ -82,9 +82,13 @@ def rl_train(
             final = evaluate(plan, "final", training.num_iterations, baseline, exported=True)
             version = register_model(plan, baseline, final)
             gate = judge_model(plan, baseline, final)
-            approval = ask_for_approval(settings.registration, version, gate, decided=is_decided(plan))
+            approval = ask_for_approval(
+                settings.registration, version, gate, decided=is_decided(plan)
+            )
             model = promote_model(plan, version, gate, approval)
-            write_report(plan, return_state=True)  # a report that fails shows as such, and costs no model
+            write_report(
+                plan, return_state=True
+            )  # a report that fails shows as such, and costs no model
             return model
 
 
@@ -92,7 +96,9 @@ def usual_retrain() -> Retrain:
     """Return the default of `retrain`. A schedule cannot set it: Prefect empties its parameters
     when it is resumed."""
     context = FlowRunContext.get()
-    scheduled = context is not None and context.flow_run is not None and context.flow_run.auto_scheduled
+    scheduled = (
+        context is not None and context.flow_run is not None and context.flow_run.auto_scheduled
+    )
     return Retrain.WHEN_NEW if scheduled else Retrain.CONTINUE
 
 

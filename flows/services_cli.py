@@ -18,7 +18,9 @@ def up(
     host: Annotated[
         str, typer.Option(help="Where to listen; any but this machine's own needs passwords")
     ] = "127.0.0.1",
-    foreground: Annotated[bool, typer.Option("--foreground", help="Stay, and stop everything on Ctrl-C")] = False,
+    foreground: Annotated[
+        bool, typer.Option("--foreground", help="Stay, and stop everything on Ctrl-C")
+    ] = False,
 ) -> None:
     """Start Prefect server, MLflow server, work pools, deployments and workers; running services
     are left alone."""
@@ -29,13 +31,18 @@ def up(
     stack = _stack()
     stack.up(host)
     prefect = next(one.record for one in stack.status() if one.name == "prefect" and one.record)
-    typer.echo(f"runs are started with: PREFECT_API_URL={prefect.url}/api prefect deployment run rl-train/text --watch")
+    typer.echo(
+        f"runs are started with: PREFECT_API_URL={prefect.url}/api prefect deployment run "
+        "rl-train/text --watch"
+    )
     if foreground:
         _stay(stack)
 
 
 def status(
-    env: Annotated[bool, typer.Option("--env", help="Print the exports that let commands find the services")] = False,
+    env: Annotated[
+        bool, typer.Option("--env", help="Print the exports that let commands find the services")
+    ] = False,
 ) -> None:
     """Show the services and their addresses; exit code 1 if one does not work."""
     from rl_core.services.service import State
@@ -43,11 +50,15 @@ def status(
     if env:
         home = Home.default().environment()
         for name in ("PREFECT_API_URL", "RL_TRAIN_HOME"):
-            typer.echo(f"export {name}={shlex.quote(home[name])}" if name in home else f"unset {name}")
+            typer.echo(
+                f"export {name}={shlex.quote(home[name])}" if name in home else f"unset {name}"
+            )
         return
     found = _stack().status()
     for one in found:
-        where = f"{one.record.url}  pid {one.record.pid}  log {one.record.log}" if one.record else ""
+        where = (
+            f"{one.record.url}  pid {one.record.pid}  log {one.record.log}" if one.record else ""
+        )
         typer.echo(f"{one.name:18} {one.state:8} {where}")
     if not found:
         typer.echo("nothing runs; rl-train up starts it")
@@ -71,7 +82,8 @@ def deploy() -> None:
     api = os.environ.get("PREFECT_API_URL", "")
     if not api:
         raise ServiceError(
-            "PREFECT_API_URL is not set: name the server, such as http://prefect:4200/api, or rl-train up"
+            "PREFECT_API_URL is not set: name the server, such as http://prefect:4200/api, or "
+            "rl-train up"
         )
     _stack().deploy(api.rstrip("/").removesuffix("/api"))
 

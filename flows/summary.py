@@ -21,10 +21,15 @@ def accuracy_table(title: str, before: EvalReceipt, after: EvalReceipt) -> Table
         interval = f"{one.ci_low:.3f} to {one.ci_high:.3f}"
         length = f"{one.mean_length:.1f}", f"{one.truncated_share:.1%}"
         table.add_row(one.label, f"{one.accuracy:.3f}", interval, *length, *_values(one.scores))
-    right = [[float(row[REWARD] >= 1) for row in read_samples(one.samples_path)] for one in (before, after)]
+    right = [
+        [float(row[REWARD] >= 1) for row in read_samples(one.samples_path)]
+        for one in (before, after)
+    ]
     change, low, high = paired_change(right[0], right[1])
     gains = [f"{after.scores[name] - value:+.3f}" for name, value in before.scores.items()]
-    table.add_row("change", f"{change:+.3f}", f"{low:+.3f} to {high:+.3f}", "", "", *gains, end_section=True)
+    table.add_row(
+        "change", f"{change:+.3f}", f"{low:+.3f} to {high:+.3f}", "", "", *gains, end_section=True
+    )
     return table
 
 
@@ -36,9 +41,15 @@ def score_table(title: str, before: EvalReceipt, after: EvalReceipt) -> Table:
     table = _table(title, names)
     for one in (before, after):
         table.add_row(one.label, f"{one.mean_reward:.3f}", *_values(one.scores))
-    changes = [paired_change([row[name] for row in old], [row[name] for row in new]) for name in names]
+    changes = [
+        paired_change([row[name] for row in old], [row[name] for row in new]) for name in names
+    ]
     table.add_row("change", *(f"{change:+.3f}" for change, _, _ in changes))
-    table.add_row("95 % interval", *(f"{low:+.3f} to {high:+.3f}" for _, low, high in changes), end_section=True)
+    table.add_row(
+        "95 % interval",
+        *(f"{low:+.3f} to {high:+.3f}" for _, low, high in changes),
+        end_section=True,
+    )
     return table
 
 

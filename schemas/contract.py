@@ -59,24 +59,33 @@ class RowContract:
         """Return the pandera schema of a frame of extracted values; validate with `lazy=True`."""
         import pandera.pandas as pa
 
-        columns = {field: pa.Column(object, _cells(field, rule), nullable=True) for field, rule in self.fields.items()}
+        columns = {
+            field: pa.Column(object, _cells(field, rule), nullable=True)
+            for field, rule in self.fields.items()
+        }
 
         def rows_hold(frame: "pd.DataFrame") -> "pd.Series":
             names = [str(name) for name in frame.columns]
             rows = zip(*(frame[name] for name in names), strict=True)
-            return _series((not self.row_rule(dict(zip(names, row, strict=True))) for row in rows), frame)
+            return _series(
+                (not self.row_rule(dict(zip(names, row, strict=True))) for row in rows), frame
+            )
 
         check = pa.Check(rows_hold, name="row", ignore_na=False)
         return pa.DataFrameSchema(columns, checks=check, strict=False)
 
-    def validate(self, rows: Sequence[Row], *, file: str, row_numbers: Sequence[int]) -> list[Rejection]:
+    def validate(
+        self, rows: Sequence[Row], *, file: str, row_numbers: Sequence[int]
+    ) -> list[Rejection]:
         """Return every problem of a batch of rows, in row order; a row may have several."""
         import pandas as pd
 
         if not rows:
             return []
         values = [self.extract(row) for row in rows]
-        frame = pd.DataFrame({f: pd.Series([v[f] for v in values], dtype=object) for f in self.fields})
+        frame = pd.DataFrame(
+            {f: pd.Series([v[f] for v in values], dtype=object) for f in self.fields}
+        )
         return [
             problem.rejection(file, row_numbers[i])
             for i in failing_rows(self.schema(), frame)
@@ -108,8 +117,13 @@ def failing_rows(schema: "pa.DataFrameSchema", frame: "pd.DataFrame") -> list[in
 def _cells(field: str, rule: FieldRule) -> "pa.Check":
     import pandera.pandas as pa
 
-    # pandera drops nulls before a check unless told otherwise, and a missing value is a problem to report.
-    return pa.Check(lambda column: _series((not rule(value) for value in column), column), name=field, ignore_na=False)
+    # pandera drops nulls before a check unless told otherwise, and a missing value is a problem to
+    # report.
+    return pa.Check(
+        lambda column: _series((not rule(value) for value in column), column),
+        name=field,
+        ignore_na=False,
+    )
 
 
 def _series(values: Iterable[bool], like: "pd.Series | pd.DataFrame") -> "pd.Series":

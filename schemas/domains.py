@@ -73,7 +73,9 @@ class Curve:
 
 REWARD = Curve("reward_mean", "sampled reward, mean", "reward_std")
 SCORED = replace(REWARD, title="Reward and held-out scores", scored=True)
-ENHANCED = replace(SCORED, mean="text/reward_mean", label="rewrites' reward, mean", spread="text/reward_std")
+ENHANCED = replace(
+    SCORED, mean="text/reward_mean", label="rewrites' reward, mean", spread="text/reward_std"
+)
 PLANNED = replace(ENHANCED, label="plans' reward, mean")
 PAIRS = Curve(
     "reward_accuracy",

@@ -79,7 +79,11 @@ def uri_problems(field: str, uri: Any) -> list[Problem]:
     if scheme and scheme[1].lower() not in (*REMOTE_SCHEMES, "file"):
         return [Problem(field, "unknown URI scheme", uri, expected)]
     if not scheme and not uri.startswith(("/", "~")) and _climbs(uri):
-        return [Problem(field, "path climbs out of its folder", uri, "a path inside the folder of the file")]
+        return [
+            Problem(
+                field, "path climbs out of its folder", uri, "a path inside the folder of the file"
+            )
+        ]
     return []
 
 
@@ -130,7 +134,10 @@ def load_image(source: str | bytes, limits: MediaLimits | None = None) -> "Image
     try:
         with Image.open(io.BytesIO(content)) as image:
             if image.width * image.height > limits.max_pixels:
-                raise DataError(f"{name}: {image.width} x {image.height} is more than {limits.max_pixels} pixels")
+                raise DataError(
+                    f"{name}: {image.width} x {image.height} is more than {limits.max_pixels} "
+                    "pixels"
+                )
             return image.convert("RGB")
     except Image.DecompressionBombError as error:
         raise DataError(f"{name}: {error}") from error
@@ -150,7 +157,9 @@ def file_problems(field: str, uri: str, limits: MediaLimits) -> list[Problem]:
     except DataError as error:
         said = str(error).removeprefix(f"{uri}: ")
         reason = "media too large" if "more than" in said else "not a readable image"
-        return [Problem(field, reason, f"{uri}: {said}", "an image that decodes, within the limits")]
+        return [
+            Problem(field, reason, f"{uri}: {said}", "an image that decodes, within the limits")
+        ]
     return []
 
 
@@ -162,7 +171,9 @@ def embedded_image_problems(value: Any) -> list[Problem]:
     images = as_list(value)
     if images is None:
         return [Problem("images", "not a list of images", value, "a list of {bytes, path}")]
-    return [problem for i, image in enumerate(images) for problem in _one_image(f"images[{i}]", image)]
+    return [
+        problem for i, image in enumerate(images) for problem in _one_image(f"images[{i}]", image)
+    ]
 
 
 def _one_image(field: str, image: Any) -> list[Problem]:
@@ -171,11 +182,19 @@ def _one_image(field: str, image: Any) -> list[Problem]:
     content = image.get("bytes") if isinstance(image, Mapping) else None
     if content is None:
         path = image.get("path") if isinstance(image, Mapping) else None
-        return uri_problems(f"{field}.path", path) if path else [Problem(field, "no image", image, "bytes or a path")]
+        return (
+            uri_problems(f"{field}.path", path)
+            if path
+            else [Problem(field, "no image", image, "bytes or a path")]
+        )
     try:
         load_image(bytes(content))
     except (DataError, TypeError) as error:
-        return [Problem(f"{field}.bytes", "not a readable image", str(error), "the bytes of an image file")]
+        return [
+            Problem(
+                f"{field}.bytes", "not a readable image", str(error), "the bytes of an image file"
+            )
+        ]
     return []
 
 

@@ -13,7 +13,14 @@ from typing import Any
 
 from rl_core.errors import DataError, UnsupportedMediaError
 from schemas.contract import RowContract, SchemaName
-from schemas.media_checks import SUPPORTED, MediaLimits, MediaRef, file_problems, resolve_uri, uri_problems
+from schemas.media_checks import (
+    SUPPORTED,
+    MediaLimits,
+    MediaRef,
+    file_problems,
+    resolve_uri,
+    uri_problems,
+)
 from schemas.problems import Problem, as_list, get
 
 LEGACY_FIELDS = (
@@ -42,7 +49,9 @@ class MediaPrompt:
     media_refs: tuple[MediaRef, ...] = ()
 
 
-def media_contract(folder: Path | None = None, limits: MediaLimits | None = None, prompt_key: str = "prompt"):
+def media_contract(
+    folder: Path | None = None, limits: MediaLimits | None = None, prompt_key: str = "prompt"
+):
     """Return the contract of media prompt rows.
 
     Args: folder: folder of the dataset file, against which relative URIs resolve; None skips the
@@ -87,7 +96,9 @@ def media_prompt(
         raise error(first.at(place))
     metadata = get(row, "metadata")
     if metadata is None:
-        metadata = {key: value for key, value in row.items() if key not in (*KNOWN_FIELDS, prompt_key)}
+        metadata = {
+            key: value for key, value in row.items() if key not in (*KNOWN_FIELDS, prompt_key)
+        }
     prompt_id = get(row, "prompt_id")
     return MediaPrompt(
         prompt=get(row, prompt_key, "prompt", "caption"),
@@ -109,10 +120,16 @@ def refs_problems(value: Any, folder: Path | None, limits: MediaLimits) -> list[
         return [Problem("media_refs", "not a list of media references", value, _REFS)]
     if len(refs) > 1:
         return [Problem("media_refs", UNSUPPORTED, value, "exactly one condition image per prompt")]
-    return [problem for i, ref in enumerate(refs) for problem in _ref_problems(f"media_refs[{i}]", ref, folder, limits)]
+    return [
+        problem
+        for i, ref in enumerate(refs)
+        for problem in _ref_problems(f"media_refs[{i}]", ref, folder, limits)
+    ]
 
 
-def _ref_problems(where: str, ref: Mapping[str, Any], folder: Path | None, limits: MediaLimits) -> list[Problem]:
+def _ref_problems(
+    where: str, ref: Mapping[str, Any], folder: Path | None, limits: MediaLimits
+) -> list[Problem]:
     pair = (ref.get("modality"), ref.get("role"))
     missing = [name for name in ("modality", "role", "uri") if ref.get(name) is None]
     if missing:
@@ -134,7 +151,9 @@ def _text_problems(value: Any) -> list[Problem]:
 
 
 def _id_problems(value: Any) -> list[Problem]:
-    good = value is None or (isinstance(value, str | int) and not isinstance(value, bool) and value != "")
+    good = value is None or (
+        isinstance(value, str | int) and not isinstance(value, bool) and value != ""
+    )
     return [] if good else [Problem("prompt_id", "not an id", value, "a string or whole number")]
 
 

@@ -38,10 +38,18 @@ def has_boolean_for_number(annotation: Any, value: Any) -> bool:
     if isinstance(value, bool):
         return annotation in (int, float)
     if isinstance(value, Mapping):
-        return len(inside) == 2 and any(has_boolean_for_number(inside[1], one) for one in value.values())
+        return len(inside) == 2 and any(
+            has_boolean_for_number(inside[1], one) for one in value.values()
+        )
     if isinstance(value, Sequence) and not isinstance(value, str) and inside:
-        types = inside if len(inside) == len(value) and Ellipsis not in inside else [inside[0]] * len(value)
-        return any(has_boolean_for_number(one, part) for one, part in zip(types, value, strict=True))
+        types = (
+            inside
+            if len(inside) == len(value) and Ellipsis not in inside
+            else [inside[0]] * len(value)
+        )
+        return any(
+            has_boolean_for_number(one, part) for one, part in zip(types, value, strict=True)
+        )
     return False
 
 
@@ -49,5 +57,11 @@ def beyond_all_settings(value: Any) -> int | float | None:
     """Return the first number in a value, at any depth, that is larger than any setting allows."""
     if isinstance(value, int | float):
         return value if abs(value) > LARGEST else None
-    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    parts = (
+        value.values()
+        if isinstance(value, Mapping)
+        else value
+        if isinstance(value, list | tuple)
+        else ()
+    )
     return next((found for part in parts if (found := beyond_all_settings(part)) is not None), None)

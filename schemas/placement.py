@@ -66,14 +66,16 @@ class PlacementConfig(Section):
         shared, training = self.tp_size * self.sp_size, self.train_devices
         if training < 1:
             raise ValueError(
-                f"rollout_devices = {self.rollout_devices} of num_devices = {self.num_devices} leaves none to train "
-                f"on; use 0 to {self.num_devices - 1}"
+                f"rollout_devices = {self.rollout_devices} of num_devices = {self.num_devices} "
+                f"leaves none to train on; use 0 to {self.num_devices - 1}"
             )
         if training % shared:
-            fitting = ", ".join(str(size) for size in range(1, training + 1) if training % size == 0)
+            fitting = ", ".join(
+                str(size) for size in range(1, training + 1) if training % size == 0
+            )
             raise ValueError(
-                f"tp_size x sp_size = {shared} does not divide {self.train_devices_name} = {training}; products that "
-                f"fit: {fitting}"
+                f"tp_size x sp_size = {shared} does not divide {self.train_devices_name} = "
+                f"{training}; products that fit: {fitting}"
             )
         return self
 

@@ -14,8 +14,21 @@ Decay = Annotated[float, Field(ge=0, lt=1)]
 RESERVED_TEMPLATE_KWARGS = frozenset(
     {
         *("messages", "conversation", "add_generation_prompt", "continue_final_message"),
-        *("tokenize", "return_dict", "return_tensors", "return_assistant_tokens_mask", "sanitize_control_tokens"),
-        *("padding", "truncation", "max_length", "tokenizer_kwargs", "processor_kwargs", "load_audio_from_video"),
+        *(
+            "tokenize",
+            "return_dict",
+            "return_tensors",
+            "return_assistant_tokens_mask",
+            "sanitize_control_tokens",
+        ),
+        *(
+            "padding",
+            "truncation",
+            "max_length",
+            "tokenizer_kwargs",
+            "processor_kwargs",
+            "load_audio_from_video",
+        ),
     }
 )
 """Arguments of `apply_chat_template` that preparation and rollout set themselves."""
@@ -28,8 +41,9 @@ def reserved_template_kwargs(template_kwargs: Mapping[str, Any]) -> str:
     if not taken:
         return ""
     return (
-        f"{', '.join(taken)} cannot be set: the rollout decides it (a prompt that ends with the assistant's message is "
-        "continued, any other opens the assistant's turn); keep only variables of the template, such as enable_thinking"
+        f"{', '.join(taken)} cannot be set: the rollout decides it (a prompt that ends with the "
+        "assistant's message is continued, any other opens the assistant's turn); keep only "
+        "variables of the template, such as enable_thinking"
     )
 
 

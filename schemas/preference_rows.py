@@ -39,7 +39,9 @@ def preference_contract(
 
     fields = {
         "image": lambda value: (
-            [] if value is None and not needs_image else _image_problems(value, folder, limits or MediaLimits())
+            []
+            if value is None and not needs_image
+            else _image_problems(value, folder, limits or MediaLimits())
         ),
         "question": text("question"),
         "chosen": text("chosen"),
@@ -58,7 +60,9 @@ def preference_values(row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def preference_pair(row: Mapping[str, Any], *, folder: Path, place: str, needs_image: bool = True) -> PreferencePair:
+def preference_pair(
+    row: Mapping[str, Any], *, folder: Path, place: str, needs_image: bool = True
+) -> PreferencePair:
     """Return the pair of a row, with image paths resolved against `folder`.
 
     Raises: DataError naming `place`.
@@ -67,7 +71,9 @@ def preference_pair(row: Mapping[str, Any], *, folder: Path, place: str, needs_i
     if problems:
         raise DataError(problems[0].at(place))
     values = preference_values(row)
-    images = [values["image"]] if isinstance(values["image"], str) else as_list(values["image"]) or []
+    images = (
+        [values["image"]] if isinstance(values["image"], str) else as_list(values["image"]) or []
+    )
     uris = tuple(resolve_uri(uri, folder) for uri in images)
     return PreferencePair(uris, values["question"], values["chosen"], values["rejected"])
 
@@ -97,6 +103,10 @@ def _text_problems(field: str, value: Any) -> list[Problem]:
 
 def _answers_differ(row: Mapping[str, Any]) -> list[Problem]:
     chosen, rejected = row["chosen"], row["rejected"]
-    if not isinstance(chosen, str) or not isinstance(rejected, str) or chosen.strip() != rejected.strip():
+    if (
+        not isinstance(chosen, str)
+        or not isinstance(rejected, str)
+        or chosen.strip() != rejected.strip()
+    ):
         return []
     return [Problem("rejected", "chosen and rejected are equal", rejected, "two different answers")]

@@ -28,12 +28,22 @@ class Problem:
 
     def at(self, place: str) -> str:
         """Return this problem as one sentence that begins with its place, `file:row`."""
-        return f"{place} field {self.field}: {self.reason}, got {shown(self.value)}; expected {self.expected}"
+        return (
+            f"{place} field {self.field}: {self.reason}, got {shown(self.value)}; expected "
+            f"{self.expected}"
+        )
 
     def rejection(self, file: str, row: int) -> Rejection:
         """Return this problem with its file and row, and the value shortened."""
         value = shown(self.value)
-        return Rejection(file=file, row=row, field=self.field, reason=self.reason, value=value, expected=self.expected)
+        return Rejection(
+            file=file,
+            row=row,
+            field=self.field,
+            reason=self.reason,
+            value=value,
+            expected=self.expected,
+        )
 
 
 def shown(value: Any) -> str:

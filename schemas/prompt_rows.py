@@ -61,10 +61,16 @@ def max_turns_of(row: Mapping[str, Any]) -> Any:
     """Return the row's `max_turns`, or that of its `extra_info`, or None to leave it to the
     recipe."""
     extra = row.get("extra_info")
-    return get(row, "max_turns") if not isinstance(extra, Mapping) else get({**extra, **_given(row)}, "max_turns")
+    return (
+        get(row, "max_turns")
+        if not isinstance(extra, Mapping)
+        else get({**extra, **_given(row)}, "max_turns")
+    )
 
 
-def prompt_contract(allowed_env_classes: AllowedEnvClasses, default_env_class: str | None = None) -> RowContract:
+def prompt_contract(
+    allowed_env_classes: AllowedEnvClasses, default_env_class: str | None = None
+) -> RowContract:
     """Return the contract of prompt rows for these environments.
 
     Args: default_env_class: environment of rows that do not name one.
@@ -95,7 +101,9 @@ def prompt_contract(allowed_env_classes: AllowedEnvClasses, default_env_class: s
             "images": embedded_image_problems,
             **{field: optional(field) for field in OPTIONAL_TYPES},
         },
-        lambda row: accepted_kind_problems(row["env_class"], row["reward_spec"], allowed_env_classes),
+        lambda row: accepted_kind_problems(
+            row["env_class"], row["reward_spec"], allowed_env_classes
+        ),
     )
 
 
@@ -115,7 +123,9 @@ def validate_rows(
     Returns: one Rejection per problem; a row may have several. Empty when all rows are good.
     """
     numbers = row_numbers or range(first_row, first_row + len(rows))
-    return prompt_contract(allowed_env_classes, default_env_class).validate(rows, file=file, row_numbers=numbers)
+    return prompt_contract(allowed_env_classes, default_env_class).validate(
+        rows, file=file, row_numbers=numbers
+    )
 
 
 def prompt_problems(value: Any) -> list[Problem]:
@@ -125,9 +135,13 @@ def prompt_problems(value: Any) -> list[Problem]:
     messages = as_list(value)
     if messages is None or not all(isinstance(message, Mapping) for message in messages):
         return [Problem("prompt", "not a list of messages", value, MESSAGES)]
-    problems = [problem for i, message in enumerate(messages) for problem in _message_problems(i, message)]
+    problems = [
+        problem for i, message in enumerate(messages) for problem in _message_problems(i, message)
+    ]
     if not any(message.get("role") == "user" for message in messages):
-        problems.append(Problem("prompt", "no user message", value, "at least one message with role 'user'"))
+        problems.append(
+            Problem("prompt", "no user message", value, "at least one message with role 'user'")
+        )
     return problems
 
 
@@ -148,17 +162,25 @@ def max_turns_problems(value: Any) -> list[Problem]:
     """Report a row's own turn limit that is not a positive integer."""
     number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else 0.0
     whole = number >= 1 and number.is_integer()
-    return [] if value is None or whole else [Problem("max_turns", "not a number of turns", value, "1 or more")]
+    return (
+        []
+        if value is None or whole
+        else [Problem("max_turns", "not a number of turns", value, "1 or more")]
+    )
 
 
 def _message_problems(index: int, message: Mapping[str, Any]) -> list[Problem]:
     problems = []
     role, content = message.get("role"), message.get("content")
     if role not in ROLES:
-        problems.append(Problem(f"prompt[{index}].role", "unknown role", role, "system, user or assistant"))
+        problems.append(
+            Problem(f"prompt[{index}].role", "unknown role", role, "system, user or assistant")
+        )
     if not isinstance(content, str):
         value = None if is_missing(content) else content
-        problems.append(Problem(f"prompt[{index}].content", "content is not a string", value, "a string"))
+        problems.append(
+            Problem(f"prompt[{index}].content", "content is not a string", value, "a string")
+        )
     return problems
 
 

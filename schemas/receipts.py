@@ -27,7 +27,10 @@ class Rejection(Receipt):
     expected: str
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.row} field {self.field}: {self.reason}, got {self.value}; expected {self.expected}"
+        return (
+            f"{self.file}:{self.row} field {self.field}: {self.reason}, got {self.value}; "
+            f"expected {self.expected}"
+        )
 
 
 class SourceFile(Receipt):

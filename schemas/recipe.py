@@ -44,8 +44,10 @@ class TrainingConfig(Section):
     """
 
     former_keys: ClassVar[Mapping[str, str]] = {
-        "num_mini_batches": "use num_updates_per_batch for the optimiser steps one rollout is cut into, and num_epochs "
-        "for passes over all its rows"
+        "num_mini_batches": (
+            "use num_updates_per_batch for the optimiser steps one rollout is cut into, and "
+            "num_epochs for passes over all its rows"
+        )
     }
 
     num_iterations: int = Field(default=4, ge=1)
@@ -136,8 +138,8 @@ class Recipe(Section):
         drawing, devices = self.drawing_devices, self.placement.num_devices
         if drawing >= devices:
             raise ValueError(
-                f"tracks.images.num_devices = {drawing} of placement.num_devices = {devices} leaves none to the "
-                f"language model; use 0 to {devices - 1}"
+                f"tracks.images.num_devices = {drawing} of placement.num_devices = {devices} "
+                f"leaves none to the language model; use 0 to {devices - 1}"
             )
         rewrites = self.training.prompts_per_step * self.rollout.samples_per_prompt
         if drawing and rewrites % drawing:
@@ -161,11 +163,13 @@ class Recipe(Section):
             product = f"prompts_per_step = {units} pairs"
             if not pairs:
                 product = f"prompts_per_step x samples_per_prompt = {units} rows"
-            raise ValueError(f"{product} do not divide into num_updates_per_batch x {name} = {parts} equal parts")
+            raise ValueError(
+                f"{product} do not divide into num_updates_per_batch x {name} = {parts} equal parts"
+            )
         if self.training.prompts_per_step % replicas:
             raise ValueError(
-                f"prompts_per_step = {self.training.prompts_per_step} must be a multiple of {name} = "
-                f"{replicas}, so that siblings stay on one rank"
+                f"prompts_per_step = {self.training.prompts_per_step} must be a multiple of "
+                f"{name} = {replicas}, so that siblings stay on one rank"
             )
         return self
 
@@ -174,9 +178,14 @@ class Recipe(Section):
         if self.data.curriculum is None:
             return self
         if self.data.blend is not None:
-            raise ValueError("data.curriculum draws prompts by their pass rate, data.blend by their source: keep one")
+            raise ValueError(
+                "data.curriculum draws prompts by their pass rate, data.blend by their source: "
+                "keep one"
+            )
         if self.has_pairs:
-            raise ValueError("data.curriculum: pairs of the domain preference have no pass rate; leave it out")
+            raise ValueError(
+                "data.curriculum: pairs of the domain preference have no pass rate; leave it out"
+            )
         return self
 
     @model_validator(mode="after")
@@ -186,16 +195,22 @@ class Recipe(Section):
         if owns_model != bool(self.placement.rollout_devices) and not shares:
             wanted = "1 or more" if owns_model else "0"
             raise ValueError(
-                f"placement.rollout_devices is {self.placement.rollout_devices}; with rollout.engine: "
-                f"{self.rollout.engine} it must be {wanted}"
-                + (", or workers_per_device 2 or more" if self.rollout.engine is EngineKind.VLLM else "")
+                f"placement.rollout_devices is {self.placement.rollout_devices}; with "
+                f"rollout.engine: {self.rollout.engine} it must be {wanted}"
+                + (
+                    ", or workers_per_device 2 or more"
+                    if self.rollout.engine is EngineKind.VLLM
+                    else ""
+                )
             )
         if sync.mode is SyncMode.ADAPTER and self.lora is None:
-            raise ValueError("rollout.sync.mode: adapter sends adapters: set lora, or use mode: full")
+            raise ValueError(
+                "rollout.sync.mode: adapter sends adapters: set lora, or use mode: full"
+            )
         if sync.dtype is not DType.BFLOAT16 and sync.dtype is not self.fsdp.param_dtype:
             raise ValueError(
-                f"rollout.sync.dtype: {sync.dtype} is finer than fsdp.param_dtype: {self.fsdp.param_dtype}, which both "
-                "sides compute in; use bfloat16"
+                f"rollout.sync.dtype: {sync.dtype} is finer than fsdp.param_dtype: "
+                f"{self.fsdp.param_dtype}, which both sides compute in; use bfloat16"
             )
         return self
 
@@ -205,17 +220,18 @@ class Recipe(Section):
             return self
         if not self.placement.rollout_devices:
             raise ValueError(
-                "rollout.steps_ahead: 1 samples while others train: set rollout.engine: dedicated (or vllm) and "
-                "placement.rollout_devices, or steps_ahead: 0"
+                "rollout.steps_ahead: 1 samples while others train: set rollout.engine: "
+                "dedicated (or vllm) and placement.rollout_devices, or steps_ahead: 0"
             )
         if self.training.steps_per_iteration == 1:
             raise ValueError(
-                "rollout.steps_ahead: 1 has no effect with training.steps_per_iteration: 1, since no rollout is "
-                "started ahead of a checkpoint; use 2 or more"
+                "rollout.steps_ahead: 1 has no effect with training.steps_per_iteration: 1, "
+                "since no rollout is started ahead of a checkpoint; use 2 or more"
             )
         if self.rollout.vllm.sleep:
             raise ValueError(
-                "rollout.vllm.sleep: with steps_ahead: 1 the server samples meanwhile; leave out one of them"
+                "rollout.vllm.sleep: with steps_ahead: 1 the server samples meanwhile; leave out "
+                "one of them"
             )
         return self
 
@@ -225,31 +241,44 @@ class Recipe(Section):
             return self
         if not self.domain.traits.with_vllm:
             raise ValueError(
-                f"rollout.engine: vllm samples text alone, not the domain {self.domain}; use in_process or dedicated"
+                f"rollout.engine: vllm samples text alone, not the domain {self.domain}; use "
+                "in_process or dedicated"
             )
         if self.rollout.sync.mode is SyncMode.ADAPTER:
-            raise ValueError("rollout.sync.mode: adapter: vllm is sent whole weights, adapters merged; use mode: full")
+            raise ValueError(
+                "rollout.sync.mode: adapter: vllm is sent whole weights, adapters merged; use "
+                "mode: full"
+            )
         shares_gpus = self.placement.device == "cuda" and not self.placement.rollout_devices
         if shares_gpus and self.rollout.sync.transport is SyncTransport.BROADCAST:
             raise ValueError(
-                "rollout.sync.transport: broadcast: NCCL knows each GPU once, and rollout_devices: 0 puts trainer and "
-                "vLLM on the same; use object_store"
+                "rollout.sync.transport: broadcast: NCCL knows each GPU once, and "
+                "rollout_devices: 0 puts trainer and vLLM on the same; use object_store"
             )
         if self.rollout.vllm.sleep and self.placement.device != "cuda":
-            raise ValueError("rollout.vllm.sleep gives back a GPU's memory; leave it out on placement.device: cpu")
+            raise ValueError(
+                "rollout.vllm.sleep gives back a GPU's memory; leave it out on placement.device: "
+                "cpu"
+            )
         return self
 
     @model_validator(mode="after")
     def _pairs_are_not_sampled(self) -> "Recipe":
         if self.has_pairs and self.rollout != RolloutConfig():
-            raise ValueError("rollout: nothing is sampled in the domain preference; leave the block out")
+            raise ValueError(
+                "rollout: nothing is sampled in the domain preference; leave the block out"
+            )
         return self
 
     @model_validator(mode="after")
     def _tracks_are_those_of_the_domain(self) -> "Recipe":
         for name, block in (("tracks", self.tracks), ("unified", self.unified)):
             if (self.domain.traits.block == name) is (block is None):
-                needed = f"needs the block {name}" if block is None else f"has no {name}; leave the block out"
+                needed = (
+                    f"needs the block {name}"
+                    if block is None
+                    else f"has no {name}; leave the block out"
+                )
                 raise ValueError(f"{name}: the domain {self.domain} {needed}")
         if self.tracks is None and self.unified is None:
             return self
@@ -262,7 +291,9 @@ class Recipe(Section):
         ):
             if value != fitting:
                 said = "leave it out" if fitting is None else f"set {fitting}"
-                raise ValueError(f"{name}: not in the domain {self.domain}, which writes and draws; {said}")
+                raise ValueError(
+                    f"{name}: not in the domain {self.domain}, which writes and draws; {said}"
+                )
         return self
 
     @model_validator(mode="after")
@@ -275,8 +306,15 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _champion_is_a_whole_model(self) -> "Recipe":
-        if self.retraining.start is Start.CHAMPION and self.lora and self.lora.export is ExportKind.ADAPTER:
-            raise ValueError("retraining.start: champion needs whole models to start from: set lora.export: merged")
+        if (
+            self.retraining.start is Start.CHAMPION
+            and self.lora
+            and self.lora.export is ExportKind.ADAPTER
+        ):
+            raise ValueError(
+                "retraining.start: champion needs whole models to start from: set lora.export: "
+                "merged"
+            )
         return self
 
     @model_validator(mode="after")
@@ -286,10 +324,13 @@ class Recipe(Section):
             known = ("eval/accuracy", "eval/mean_reward")
             if not self.domain.traits.has_scores and metric not in known:
                 raise ValueError(
-                    f"training.best_metric {metric!r}: evaluations give eval/accuracy and eval/mean_reward"
+                    f"training.best_metric {metric!r}: evaluations give eval/accuracy and "
+                    "eval/mean_reward"
                 )
             if self.training.keep_best and not self.evaluation.eval_every:
-                raise ValueError(f"training.best_metric {metric!r} needs evaluation.eval_every of 1 or more")
+                raise ValueError(
+                    f"training.best_metric {metric!r} needs evaluation.eval_every of 1 or more"
+                )
         return self
 
     @property
@@ -305,12 +346,16 @@ class Recipe(Section):
             track, kept = self.tracks.images, ("model", "lora", "fsdp", "optimizer", "scheduler")
             job = self._painting(track.samples_per_rewrite, track.micro_batch_size, track.algorithm)
             if track.num_devices:
-                job["placement"] = job["placement"].model_copy(update={"num_devices": track.num_devices})
+                job["placement"] = job["placement"].model_copy(
+                    update={"num_devices": track.num_devices}
+                )
             return self.model_copy(update={name: getattr(track, name) for name in kept} | job)
         if self.unified is not None:
             stage = self.unified.images
             return self.model_copy(
-                update=self._painting(stage.samples_per_plan, stage.micro_batch_size, stage.algorithm)
+                update=self._painting(
+                    stage.samples_per_plan, stage.micro_batch_size, stage.algorithm
+                )
             )
         return self
 
@@ -319,14 +364,18 @@ class Recipe(Section):
         """The recipe of the writing model alone: this recipe, on the devices that the track
         `images` leaves to it."""
         left = self.placement.num_devices - self.drawing_devices
-        return self.model_copy(update={"placement": self.placement.model_copy(update={"num_devices": left})})
+        return self.model_copy(
+            update={"placement": self.placement.model_copy(update={"num_devices": left})}
+        )
 
     @property
     def drawing_devices(self) -> int:
         """Number of devices reserved for the track `images`."""
         return self.tracks.images.num_devices if self.tracks else 0
 
-    def _painting(self, num_samples: int, micro_batch_size: int, algorithm: dict[str, Any]) -> dict[str, Any]:
+    def _painting(
+        self, num_samples: int, micro_batch_size: int, algorithm: dict[str, Any]
+    ) -> dict[str, Any]:
         """Return the fields that the recipe of a track or stage `images` overrides."""
         return {
             "domain": Domain.DIFFUSION,
@@ -349,7 +398,8 @@ class Recipe(Section):
 
     @property
     def rows_per_prompt(self) -> int:
-        """Rows of a step that belong to one prompt: the samples of a group, or the two answers of a pair."""
+        """Rows of a step that belong to one prompt: the samples of a group, or the two answers of a
+        pair."""
         return 2 if self.has_pairs else self.rollout.samples_per_prompt
 
     @property

@@ -29,7 +29,10 @@ class GuardConfig(Section):
     @model_validator(mode="after")
     def _one_direction(self) -> "GuardConfig":
         if (self.max_drop is None) == (self.max_rise is None):
-            raise ValueError("give max_drop (the score should be high) or max_rise (it should be low), and only one")
+            raise ValueError(
+                "give max_drop (the score should be high) or max_rise (it should be low), and "
+                "only one"
+            )
         return self
 
 

@@ -19,7 +19,9 @@ _MESSAGES = "a text, or a list of messages with role and content"
 
 def response_contract() -> RowContract:
     """Return the contract of response rows."""
-    return RowContract(SchemaName.RESPONSE, lambda row: {PARAMS: get(row, PARAMS)}, {PARAMS: params_problems})
+    return RowContract(
+        SchemaName.RESPONSE, lambda row: {PARAMS: get(row, PARAMS)}, {PARAMS: params_problems}
+    )
 
 
 def params_problems(value: Any) -> list[Problem]:
@@ -38,7 +40,11 @@ def params_problems(value: Any) -> list[Problem]:
         return [Problem(f"{PARAMS}.input", "not a list of messages", given, _MESSAGES)]
     problems = [problem for i, item in enumerate(items) for problem in _item_problems(i, item)]
     if not any(item.get("role") == "user" for item in items):
-        problems.append(Problem(f"{PARAMS}.input", "no user message", given, "at least one message with role 'user'"))
+        problems.append(
+            Problem(
+                f"{PARAMS}.input", "no user message", given, "at least one message with role 'user'"
+            )
+        )
     return problems
 
 
@@ -54,9 +60,17 @@ def _item_problems(index: int, item: Mapping[str, Any]) -> list[Problem]:
         return []
     problems = []
     if item.get("role") not in ROLES:
-        problems.append(Problem(f"{where}.role", "unknown role", item.get("role"), ", ".join(ROLES)))
+        problems.append(
+            Problem(f"{where}.role", "unknown role", item.get("role"), ", ".join(ROLES))
+        )
     content = item.get("content")
     parts = as_list(content)
-    if not isinstance(content, str) and not (parts and all(isinstance(part, Mapping) for part in parts)):
-        problems.append(Problem(f"{where}.content", "content is not a text or parts", content, "a text or parts"))
+    if not isinstance(content, str) and not (
+        parts and all(isinstance(part, Mapping) for part in parts)
+    ):
+        problems.append(
+            Problem(
+                f"{where}.content", "content is not a text or parts", content, "a text or parts"
+            )
+        )
     return problems

@@ -14,7 +14,9 @@ class Section(BaseModel):
     are immutable, and the string under each field documents it. A number must be finite: no
     boolean, no infinity, nothing beyond `LARGEST`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False
+    )
 
     former_keys: ClassVar[Mapping[str, str]] = {}
     """Renamed keys, and the sentence that says what to write instead."""
@@ -23,7 +25,9 @@ class Section(BaseModel):
     @classmethod
     def _booleans_are_no_numbers(cls, value: Any, info: ValidationInfo) -> Any:
         if has_boolean_for_number(_annotation(cls, info), value):
-            raise ValueError("must be a number, not true or false (YAML reads yes, no, on and off as these)")
+            raise ValueError(
+                "must be a number, not true or false (YAML reads yes, no, on and off as these)"
+            )
         return value
 
     @field_validator("*", mode="after")

@@ -108,8 +108,8 @@ class TracksConfig(Section):
             raise ValueError("no track is trained: set text.train or images.train to true")
         if self.images.train and self.images.samples_per_rewrite < 2:
             raise ValueError(
-                "images.samples_per_rewrite is 1: a picture is compared with its siblings; set 2 or more, or "
-                "images.train: false"
+                "images.samples_per_rewrite is 1: a picture is compared with its siblings; set 2 "
+                "or more, or images.train: false"
             )
         return self
 

@@ -77,9 +77,13 @@ class UnifiedConfig(Section):
     def _something_learns(self) -> "UnifiedConfig":
         if not (self.text.train or self.images.train):
             raise ValueError("no stage is trained: set text.weight or images.weight above 0")
-        if self.images.train and self.images.compared is Compared.PLAN and self.images.samples_per_plan < 2:
+        if (
+            self.images.train
+            and self.images.compared is Compared.PLAN
+            and self.images.samples_per_plan < 2
+        ):
             raise ValueError(
-                "images.samples_per_plan is 1, so that a picture has none of its plan to be compared with; set 2 or "
-                "more, or images.compared: prompt"
+                "images.samples_per_plan is 1, so that a picture has none of its plan to be "
+                "compared with; set 2 or more, or images.compared: prompt"
             )
         return self

@@ -103,7 +103,11 @@ class Progress:
 
     def __init__(self, key: str, description: str) -> None:
         self._ids: list[Any] = []
-        _send(lambda: self._ids.append(create_progress_artifact(0.0, key=key, description=description)))
+        _send(
+            lambda: self._ids.append(
+                create_progress_artifact(0.0, key=key, description=description)
+            )
+        )
 
     def update(self, share: float) -> None:
         """Set the share of the work that is done, 0 to 1."""
@@ -120,9 +124,13 @@ def delivered() -> Iterator[None]:
         patience_s = OUTAGE_S
     finally:
         if not _deliveries.wait(patience_s):
-            logger.warning("the Prefect server does not answer; %d artifacts were not sent", len(_deliveries))
+            logger.warning(
+                "the Prefect server does not answer; %d artifacts were not sent", len(_deliveries)
+            )
         if refused := _deliveries.refusals():
-            logger.warning("%d artifacts were refused, the first because of: %s", len(refused), refused[0])
+            logger.warning(
+                "%d artifacts were refused, the first because of: %s", len(refused), refused[0]
+            )
 
 
 def _create_picture(key: str, png: bytes, description: str) -> None:

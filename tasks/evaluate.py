@@ -37,7 +37,12 @@ def _run_name() -> str:
     retry_condition_fn=worth_retrying,
 )
 def evaluate(
-    plan: RunPlan, label: str, iteration: int, baseline: EvalReceipt | None = None, *, exported: bool = False
+    plan: RunPlan,
+    label: str,
+    iteration: int,
+    baseline: EvalReceipt | None = None,
+    *,
+    exported: bool = False,
 ) -> EvalReceipt:
     """Score the weights after `iteration` (0: before training), next to `baseline` when it is
     given.
@@ -48,7 +53,8 @@ def evaluate(
     with logged_notes():
         receipt = session.evaluate(label, iteration, exported=exported)
     announce(ProgressEvent("done", receipt=receipt))
-    # Before the training rather than after it: a score that is not measured cannot choose the champion.
+    # Before the training rather than after it: a score that is not measured cannot choose the
+    # champion.
     check_scores(read_samples(receipt.samples_path), session.recipe.registration)
     show_scores([receipt] if baseline is None else [baseline, receipt])
     if baseline is not None:
@@ -89,7 +95,10 @@ def show_scores(receipts: list[EvalReceipt]) -> None:
     ]
     summary = f"{receipts[0].num_rows} held-out rows"
     if len(receipts) > 1:
-        rewards = [[row["reward"] for row in read_samples(one.samples_path)] for one in (receipts[0], receipts[-1])]
+        rewards = [
+            [row["reward"] for row in read_samples(one.samples_path)]
+            for one in (receipts[0], receipts[-1])
+        ]
         change, low, high = paired_change(rewards[0], rewards[1])
         summary += f"; mean reward changed by {change:+.3f} ({low:+.3f} to {high:+.3f})"
     artifacts.table("evaluation", table, summary)

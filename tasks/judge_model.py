@@ -33,7 +33,9 @@ def judge_model(plan: RunPlan, baseline: EvalReceipt, final: EvalReceipt) -> Gat
         gate = judge(Judged("this version", read_samples(final.samples_path)), incumbent, settings)
     session.folder.save_receipt("judge-model", gate)
     session.tracking.log_text(gate.model_dump_json(indent=2), "receipts/gate.json")
-    artifacts.table("comparison", comparison_rows(gate), f"Against {gate.compared_with}: {gate.reason}")
+    artifacts.table(
+        "comparison", comparison_rows(gate), f"Against {gate.compared_with}: {gate.reason}"
+    )
     return gate
 
 

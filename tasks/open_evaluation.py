@@ -22,6 +22,8 @@ def open_evaluation(recipe: dict[str, Any], cache: CacheReceipt, model: str) -> 
     """
     home = Home.default()
     candidate = evaluation.find_candidate(model, home)
-    plan = evaluation.open_evaluation(Recipe.model_validate(recipe), cache, candidate, home, flow_run_tags())
+    plan = evaluation.open_evaluation(
+        Recipe.model_validate(recipe), cache, candidate, home, flow_run_tags()
+    )
     artifacts.link("mlflow-run", plan.mlflow_url, "MLflow run", f"MLflow run {plan.mlflow_run_id}")
     return plan

@@ -17,7 +17,11 @@ from tasks.flow_links import flow_run_tags
 
 @task(name="open-run", cache_policy=NO_CACHE)
 def open_run(
-    recipe: dict[str, Any], report: ValidationReport, cache: CacheReceipt, fresh: bool, start_from: str | None = None
+    recipe: dict[str, Any],
+    report: ValidationReport,
+    cache: CacheReceipt,
+    fresh: bool,
+    start_from: str | None = None,
 ) -> RunPlan:
     """Open or continue the run of this recipe and data.
 

@@ -25,7 +25,8 @@ from schemas.recipe import Recipe
 from tasks import artifacts
 
 
-# The run hash over file contents decides about reuse; Prefect's own cache sees only the recipe's text.
+# The run hash over file contents decides about reuse; Prefect's own cache sees only the recipe's
+# text.
 @task(name="prepare-cache", cache_policy=NO_CACHE)
 def prepare_cache(recipe: dict[str, Any], report: ValidationReport) -> CacheReceipt:
     """Publish train.parquet and eval.parquet of a recipe's data. Raises: DataError, ModelError."""
@@ -61,7 +62,9 @@ def _prepare_media(recipe: Recipe, home: Home) -> CacheReceipt:
     """Filter media prompts by length, counted with the tokenizers of the model that reads them
     first."""
     path = recipe.model.path
-    settings = MediaSettings(recipe, tokenizer_identity(path, home.models), home.cache, home.data / "memo")
+    settings = MediaSettings(
+        recipe, tokenizer_identity(path, home.models), home.cache, home.data / "memo"
+    )
     files = prompt_files(recipe, home.data)
     return prepare_media(files, settings, lambda: _counter(recipe, locate(path, home.models)))
 
@@ -86,7 +89,10 @@ def _publish(receipt: CacheReceipt) -> None:
         {"what": "folder", "value": receipt.path},
         {"what": "training rows", "value": receipt.num_train_rows},
         {"what": "held-out rows", "value": receipt.num_eval_rows},
-        *({"what": f"dropped: {reason}", "value": count} for reason, count in receipt.dropped.items()),
+        *(
+            {"what": f"dropped: {reason}", "value": count}
+            for reason, count in receipt.dropped.items()
+        ),
         *({"what": f"source {source.path}", "value": source.sha256} for source in receipt.sources),
     ]
     artifacts.table("cache", rows, "The prepared data and what it was made from")

@@ -21,7 +21,11 @@ from prefect.client.schemas.filters import TaskRunFilter, TaskRunFilterId
 from prefect.client.schemas.objects import TERMINAL_STATES
 from prefect.events import Event
 from prefect.events.clients import PrefectEventsClient
-from prefect.events.worker import EventsWorker, emit_events_to_cloud, should_emit_events_to_running_server
+from prefect.events.worker import (
+    EventsWorker,
+    emit_events_to_cloud,
+    should_emit_events_to_running_server,
+)
 from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
 GRACE_S = 3.0
@@ -56,7 +60,9 @@ def recorded() -> Iterator[None]:
         patience_s = OUTAGE_S
     finally:
         if not _settled(patience_s):
-            logger.warning("the Prefect server shows %d task runs as running that have ended", len(_ends))
+            logger.warning(
+                "the Prefect server shows %d task runs as running that have ended", len(_ends)
+            )
         _ends.clear()
 
 

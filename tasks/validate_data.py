@@ -60,7 +60,9 @@ def _files(recipe: Recipe, home: Home) -> tuple[list[Path], list[Path]]:
     if recipe.draws:
         files = prompt_files(recipe, home.data)
         return files["train"], files["eval"]
-    return resolve_sources(recipe.data.train, home.data), resolve_sources(recipe.data.eval, home.data)
+    return resolve_sources(recipe.data.train, home.data), resolve_sources(
+        recipe.data.eval, home.data
+    )
 
 
 def _publish(report: ValidationReport) -> None:
@@ -68,13 +70,31 @@ def _publish(report: ValidationReport) -> None:
         {"what": "rows", "count": report.num_rows},
         {"what": "accepted", "count": report.num_accepted},
         {"what": "refused", "count": report.num_rejected},
-        *({"what": f"refused: {reason}", "count": count} for reason, count in report.rejected_by_reason.items()),
+        *(
+            {"what": f"refused: {reason}", "count": count}
+            for reason, count in report.rejected_by_reason.items()
+        ),
     ]
-    artifacts.table("validation", counts, f"Rows checked against their contract; {report.explanation}")
+    artifacts.table(
+        "validation", counts, f"Rows checked against their contract; {report.explanation}"
+    )
     if report.examples:
-        rows = [{"row": f"{one.file}:{one.row}", **one.model_dump(exclude={"file", "row"})} for one in report.examples]
-        artifacts.table("validation-refused-rows", rows, f"The first refused rows; all are in {report.rejects_path}")
+        rows = [
+            {"row": f"{one.file}:{one.row}", **one.model_dump(exclude={"file", "row"})}
+            for one in report.examples
+        ]
+        artifacts.table(
+            "validation-refused-rows",
+            rows,
+            f"The first refused rows; all are in {report.rejects_path}",
+        )
 
 
 def _log_refusal(name: str, report: ValidationReport, home: Home) -> None:
-    log_refusal(home.mlflow_uri, name, report, tags=flow_run_tags(), artifact_location=home.artifact_location)
+    log_refusal(
+        home.mlflow_uri,
+        name,
+        report,
+        tags=flow_run_tags(),
+        artifact_location=home.artifact_location,
+    )

@@ -20,6 +20,8 @@ def write_report(plan: RunPlan) -> str:
     session.tracking.log_artifact(path)
     url = f"{plan.mlflow_url}/artifacts/report.html"
     artifacts.markdown(
-        "report", f"[Report of the run]({url}), also at `{path}`", "Curves, samples, lineage on one page"
+        "report",
+        f"[Report of the run]({url}), also at `{path}`",
+        "Curves, samples, lineage on one page",
     )
     return str(path)

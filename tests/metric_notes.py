@@ -15,7 +15,9 @@ def unknown_metrics(names: Iterable[str]) -> list[str]:
     # A registered version has its scores by their bare names.
     scores = {name.removeprefix("eval/") for name in found if name.startswith("eval/")}
     return sorted(
-        name for name in found - scores if not any(re.fullmatch(pattern, _without_track(name)) for pattern in patterns)
+        name
+        for name in found - scores
+        if not any(re.fullmatch(pattern, _without_track(name)) for pattern in patterns)
     )
 
 

@@ -1,4 +1,5 @@
-"""The house rules a machine can check: docstrings, honest errors, short files, tested plug-ins, a light command."""
+"""The house rules a machine can check: docstrings, honest errors, short files, tested plug-ins, a
+light command."""
 
 import ast
 import inspect
@@ -36,7 +37,18 @@ REGISTRY_HOST = re.compile(
     r"\b(?:pypi\.org|pythonhosted\.org|huggingface\.co|docker\.io|ghcr\.io|quay\.io|download\.pytorch\.org"
     r"|anaconda\.(?:org|com)|npmjs\.(?:org|com)|proxy\.golang\.org|deb\.debian\.org)\b"
 )
-HEAVY = ("torch", "ray", "mlflow", "transformers", "prefect", "peft", "diffusers", "tensordict", "pandas", "matplotlib")
+HEAVY = (
+    "torch",
+    "ray",
+    "mlflow",
+    "transformers",
+    "prefect",
+    "peft",
+    "diffusers",
+    "tensordict",
+    "pandas",
+    "matplotlib",
+)
 
 
 def swallowed_errors(source: str) -> list[int]:
@@ -44,7 +56,11 @@ def swallowed_errors(source: str) -> list[int]:
     lines = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ExceptHandler):
-            caught = {name.id for name in ast.walk(node.type) if isinstance(name, ast.Name)} if node.type else set()
+            caught = (
+                {name.id for name in ast.walk(node.type) if isinstance(name, ast.Name)}
+                if node.type
+                else set()
+            )
             catches_all = node.type is None or caught & {"Exception", "BaseException"}
             idle = all(
                 isinstance(step, ast.Pass | ast.Continue)
@@ -71,11 +87,14 @@ def docstrings(source: str) -> Iterator[tuple[int, str]]:
 
 def riddles(source: str) -> list[str]:
     """Return the docstrings that do not stand alone, as `line: beginning`."""
-    return [f"{line}: {text.splitlines()[0]}" for line, text in docstrings(source) if RIDDLE.match(text)]
+    return [
+        f"{line}: {text.splitlines()[0]}" for line, text in docstrings(source) if RIDDLE.match(text)
+    ]
 
 
 def broken_rules(text: str, *, is_source: bool = True, max_lines: int = MAX_LINES) -> list[str]:
-    """The rules a file breaks, as `line: rule`. Args: is_source: else it is a test, or a part of one."""
+    """The rules a file breaks, as `line: rule`. Args: is_source: else it is a test, or a part of
+    one."""
     lines = text.splitlines()
     found = [(max_lines + 1, f"longer than {max_lines} lines")] if len(lines) > max_lines else []
     for number, line in enumerate(lines, start=1):
@@ -86,7 +105,10 @@ def broken_rules(text: str, *, is_source: bool = True, max_lines: int = MAX_LINE
     if is_source:
         if text.strip() and not ast.get_docstring(ast.parse(text)):
             found.append((1, "the module has no docstring"))
-        found += [(number, "an `except` that catches everything and does nothing") for number in swallowed_errors(text)]
+        found += [
+            (number, "an `except` that catches everything and does nothing")
+            for number in swallowed_errors(text)
+        ]
     return [f"{number}: {what}" for number, what in sorted(found)]
 
 
@@ -95,7 +117,10 @@ def test_every_file_keeps_the_house_rules():
     for path in SOURCES + TESTS:
         name = str(path.relative_to(ROOT))
         text, max_lines = path.read_text(encoding="utf-8"), LONGER.get(name, MAX_LINES)
-        found += [f"{name}:{rule}" for rule in broken_rules(text, is_source=path in SOURCES, max_lines=max_lines)]
+        found += [
+            f"{name}:{rule}"
+            for rule in broken_rules(text, is_source=path in SOURCES, max_lines=max_lines)
+        ]
     assert not found, "\n".join(["", *found])
 
 
@@ -109,20 +134,28 @@ def test_docstrings_stand_alone():
 
 
 def test_no_file_names_the_host_of_a_registry():
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     found = []
     for name in filter(None, listed.stdout.split("\0")):
         path = ROOT / name
         if path != Path(__file__) and path.suffix not in (".png", ".ico") and path.is_file():
             lines = path.read_text(encoding="utf-8").splitlines()
-            found += [f"{name}:{number}: {line}" for number, line in enumerate(lines, 1) if REGISTRY_HOST.search(line)]
+            found += [
+                f"{name}:{number}: {line}"
+                for number, line in enumerate(lines, 1)
+                if REGISTRY_HOST.search(line)
+            ]
     assert not found, "\n".join(["", *found])
 
 
 def test_every_package_has_a_readme():
     packages = {path.parent for path in SOURCES if path.name == "__init__.py"}
     assert packages
-    assert not [str(folder.relative_to(ROOT)) for folder in packages if not (folder / "README.md").is_file()]
+    assert not [
+        str(folder.relative_to(ROOT)) for folder in packages if not (folder / "README.md").is_file()
+    ]
 
 
 @pytest.mark.parametrize(
@@ -140,7 +173,8 @@ def test_a_docstring_that_needs_its_name_is_found(text: str, found: list[str]):
 
 
 @pytest.mark.parametrize(
-    "host", ["py" + "pi.org/simple", "https://hugging" + "face.co/docs", "registry-1.docker" + ".io"]
+    "host",
+    ["py" + "pi.org/simple", "https://hugging" + "face.co/docs", "registry-1.docker" + ".io"],
 )
 def test_the_host_of_a_registry_is_found(host: str):
     assert REGISTRY_HOST.search(host)
@@ -164,7 +198,9 @@ def test_every_dependency_is_bounded_by_what_was_tried():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = [entry for entries in project["optional-dependencies"].values() for entry in entries]
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
-    tried = {canonicalize_name(one.name): one.specifier for one in map(Requirement, filter(None, lines))}
+    tried = {
+        canonicalize_name(one.name): one.specifier for one in map(Requirement, filter(None, lines))
+    }
     found = []
     for wanted in map(Requirement, [*project["dependencies"], *extras]):
         if not {one.operator for one in wanted.specifier} & {"<", "=="}:
@@ -183,7 +219,9 @@ def test_there_are_plugins_to_check():
 
 def test_the_command_starts_without_heavy_libraries():
     code = f"import flows.cli, sys; print([name for name in {HEAVY!r} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "[]"
 

@@ -16,7 +16,9 @@ def conversion(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     sphinx.Sphinx = object  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "sphinx", ModuleType("sphinx"))
     monkeypatch.setitem(sys.modules, "sphinx.application", sphinx)
-    spec = importlib.util.spec_from_file_location("markdown_docstrings", ROOT / "docs" / "markdown_docstrings.py")
+    spec = importlib.util.spec_from_file_location(
+        "markdown_docstrings", ROOT / "docs" / "markdown_docstrings.py"
+    )
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -35,5 +37,7 @@ def conversion(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
         ("Code:\n\n    f(x)", ["", "Code:", "", "::", "", "        f(x)", ""]),
     ],
 )
-def test_markdown_becomes_restructured_text(conversion: ModuleType, docstring: str, converted: list[str]):
+def test_markdown_becomes_restructured_text(
+    conversion: ModuleType, docstring: str, converted: list[str]
+):
     assert conversion.to_rst(docstring.splitlines()) == converted

@@ -35,7 +35,9 @@ def _command(command: Any, name: str) -> Iterator[str]:
     arguments = [one.name.upper() for one in command.params if one.param_type_name == "argument"]
     yield f"## `{' '.join([name, *arguments])}`\n\n{purpose(command.help or '')}\n"
     rows = [
-        [_names(one), getattr(one, "help", "") or "", _default(one)] for one in command.params if one.name != "help"
+        [_names(one), getattr(one, "help", "") or "", _default(one)]
+        for one in command.params
+        if one.name != "help"
     ]
     if rows:
         yield table(["", "", "default"], rows)

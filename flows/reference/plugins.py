@@ -21,7 +21,9 @@ def plugins_page() -> str:
     from rl_core.rewards import reward_scorers
 
     parts = [TITLE, *_registered("Algorithms", "algorithm: {name: NAME, key: value}", algorithms)]
-    parts += _registered("Rewards", "rewards: [{name: NAME, weight: 1.0, key: value}]", reward_scorers)
+    parts += _registered(
+        "Rewards", "rewards: [{name: NAME, weight: 1.0, key: value}]", reward_scorers
+    )
     return "\n".join([*parts, *_environments()])
 
 
@@ -36,7 +38,10 @@ def _registered(title: str, place: str, registry: Registry[Any]) -> Iterator[str
 def _sections(configs: Iterable[Settings]) -> Iterator[str]:
     """Yield the sections inside the plug-ins' configs, each once."""
     named = {
-        inner: key for config in configs for key, f in config.model_fields.items() for inner in sections(f.annotation)
+        inner: key
+        for config in configs
+        for key, f in config.model_fields.items()
+        for inner in sections(f.annotation)
     }
     for inner, key in named.items():
         yield f"### Section `{key}`\n\n{purpose(inner)}\n\n{keys(inner, key)}"

@@ -33,7 +33,10 @@ def _section(model: Settings, path: str, described: dict[Settings, str]) -> Iter
     ]
     for inner, place in below:
         described.setdefault(inner, place)
-    yield f"## {f'`{path}`' if path else 'Recipe'}\n\n{purpose(model)}\n\n{keys(model, path, described)}"
+    yield (
+        "## "
+        f"{f'`{path}`' if path else 'Recipe'}\n\n{purpose(model)}\n\n{keys(model, path, described)}"
+    )
     for inner, place in below:
         if described[inner] == place:
             yield from _section(inner, place, described)

@@ -13,7 +13,14 @@ from pydantic.fields import FieldInfo
 from flows.reference.markdown import purpose, table
 
 Settings = type[BaseModel]
-_BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<", "min_length": "length ≥", "max_length": "length ≤"}
+_BOUNDS = {
+    "ge": "≥",
+    "gt": ">",
+    "le": "≤",
+    "lt": "<",
+    "min_length": "length ≥",
+    "max_length": "length ≤",
+}
 
 
 def keys(model: Settings, path: str = "", described: Mapping[Settings, str] | None = None) -> str:
@@ -24,7 +31,12 @@ def keys(model: Settings, path: str = "", described: Mapping[Settings, str] | No
     """
     prefix = f"{path}." if path else ""
     rows = [
-        [f"`{prefix}{name}`", _value(field), _default(field), _about(field, f"{prefix}{name}", described or {})]
+        [
+            f"`{prefix}{name}`",
+            _value(field),
+            _default(field),
+            _about(field, f"{prefix}{name}", described or {}),
+        ]
         for name, field in model.model_fields.items()
     ]
     return table(["key", "value", "default", ""], rows)
@@ -47,7 +59,10 @@ def _about(field: FieldInfo, path: str, described: Mapping[Settings, str]) -> st
 
 def _value(field: FieldInfo) -> str:
     bounds = [
-        f"{sign} {getattr(one, key)}" for one in field.metadata for key, sign in _BOUNDS.items() if hasattr(one, key)
+        f"{sign} {getattr(one, key)}"
+        for one in field.metadata
+        for key, sign in _BOUNDS.items()
+        if hasattr(one, key)
     ]
     return ", ".join([_type(field.annotation), *bounds])
 

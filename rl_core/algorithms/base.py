@@ -107,7 +107,11 @@ class StageAlgorithm(ABC):
 
     @abstractmethod
     def advantages(
-        self, rewards_B: Tensor, group_ids_B: Tensor, mask_BT: Tensor, **measured: Unpack[RowMeasures]
+        self,
+        rewards_B: Tensor,
+        group_ids_B: Tensor,
+        mask_BT: Tensor,
+        **measured: Unpack[RowMeasures],
     ) -> tuple[Tensor, dict[str, Metric]]:
         """Return the advantages of a WHOLE batch (groups must not be split).
 
@@ -150,11 +154,17 @@ class StageAlgorithm(ABC):
         """
 
     def returns(
-        self, rewards_B: Tensor, group_ids_B: Tensor, mask_BT: Tensor, **measured: Unpack[RowMeasures]
+        self,
+        rewards_B: Tensor,
+        group_ids_B: Tensor,
+        mask_BT: Tensor,
+        **measured: Unpack[RowMeasures],
     ) -> Tensor:
         """Return the targets of the critic, [B, T]; same arguments as `advantages`. Only if
         `needs_critic`."""
-        raise ValueError(f"{type(self).__name__} has no critic, so there are no returns to train one on")
+        raise ValueError(
+            f"{type(self).__name__} has no critic, so there are no returns to train one on"
+        )
 
     def observe(self, metrics: Mapping[str, float], num_rows: int) -> None:
         """Adapt coefficients to a step's reduced metrics, which are the same on every rank. Most

@@ -59,12 +59,20 @@ class PolicyGradientConfig(StageAlgorithm.Config):
     @model_validator(mode="after")
     def _blocks_exist(self) -> PolicyGradientConfig:
         for key in SHORTCUTS:
-            if getattr(self, key) is not None and key in self.loss and self.loss[key] != self.preset_loss.get(key):
-                raise ValueError(f"{key} is given twice: {getattr(self, key)} and loss.{key} {self.loss[key]}")
+            if (
+                getattr(self, key) is not None
+                and key in self.loss
+                and self.loss[key] != self.preset_loss.get(key)
+            ):
+                raise ValueError(
+                    f"{key} is given twice: {getattr(self, key)} and loss.{key} {self.loss[key]}"
+                )
         policy_losses.resolve(self.loss_block(), "algorithm.loss")
         estimator, _ = advantage_estimators.resolve(self.advantage, "algorithm.advantage")
         if self.critic is not None and not estimator.needs_critic:
-            raise ValueError(f"a critic block is given, but the advantage {self.advantage} has no critic")
+            raise ValueError(
+                f"a critic block is given, but the advantage {self.advantage} has no critic"
+            )
         return self
 
     @property
@@ -92,4 +100,6 @@ def over_preset(preset: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str
 
 
 def _other_class(default: Mapping[str, Any], block: Mapping[str, Any]) -> bool:
-    return block.get("target") is not None or block.get("name", default.get("name")) != default.get("name")
+    return block.get("target") is not None or block.get("name", default.get("name")) != default.get(
+        "name"
+    )

@@ -60,11 +60,14 @@ class RejectionConfig(Section):
         per_row_sum = self.level is CorrectionLevel.SEQUENCE
         if self.kind is KlKind.K3 and self.upper >= terms.K3_LIMIT and not per_row_sum:
             raise ValueError(
-                f"correction.reject.upper {self.upper} rejects nothing, since k3 is {terms.K3_LIMIT:g} at most; use a "
-                "smaller one, or kind: k2"
+                f"correction.reject.upper {self.upper} rejects nothing, since k3 is "
+                f"{terms.K3_LIMIT:g} at most; use a smaller one, or kind: k2"
             )
         if self.lower is not None and self.lower > self.upper:
-            raise ValueError(f"correction.reject.lower {self.lower} lies above correction.reject.upper {self.upper}")
+            raise ValueError(
+                f"correction.reject.lower {self.lower} lies above correction.reject.upper "
+                f"{self.upper}"
+            )
         return self
 
 
@@ -87,12 +90,17 @@ class CorrectionConfig(Section):
         if self.lower is not None and self.mode is CorrectionMode.TRUNCATE:
             raise ValueError("correction.lower acts with correction.mode: mask alone")
         if self.lower is not None and self.lower > self.upper:
-            raise ValueError(f"correction.lower {self.lower} lies above correction.upper {self.upper}")
+            raise ValueError(
+                f"correction.lower {self.lower} lies above correction.upper {self.upper}"
+            )
         return self
 
 
 def correction_weights(
-    old_log_probs_BT: Tensor, rollout_log_probs_BT: Tensor, mask_BT: Tensor, config: CorrectionConfig
+    old_log_probs_BT: Tensor,
+    rollout_log_probs_BT: Tensor,
+    mask_BT: Tensor,
+    config: CorrectionConfig,
 ) -> tuple[Tensor, Tensor]:
     """Return the weight of each action's loss, [B, T], 0 where it is dropped or masked, and the
     mask of dropped actions, [B, T] bool.
@@ -115,10 +123,13 @@ def correction_weights(
 
 def rejected(delta_BT: Tensor, kept_BT: Tensor, config: RejectionConfig) -> Tensor:
     """Return True where the estimate of KL(rollout, trainer) is out of bounds, [B, T]."""
-    # The samples are the rollout engine's, so its log-probabilities stand where a KL term has the policy's.
+    # The samples are the rollout engine's, so its log-probabilities stand where a KL term has the
+    # policy's.
     estimate_BT = terms.kl_penalty(-delta_BT, delta_BT.new_zeros(()), config.kind)
     estimate_BT = at_level(estimate_BT, kept_BT, config.level)
-    too_low = estimate_BT < config.lower if config.lower is not None else kept_BT.new_zeros(kept_BT.shape)
+    too_low = (
+        estimate_BT < config.lower if config.lower is not None else kept_BT.new_zeros(kept_BT.shape)
+    )
     return (estimate_BT > config.upper) | too_low
 
 

@@ -43,7 +43,8 @@ def value_loss(
     """
     kept_BT = mask_BT != 0
     values_BT, old_values_BT, returns_BT = (
-        terms.cleaned(tensor, mask_BT) for tensor in (values_BT, old_values_BT.detach(), returns_BT.detach())
+        terms.cleaned(tensor, mask_BT)
+        for tensor in (values_BT, old_values_BT.detach(), returns_BT.detach())
     )
     errors_BT = (values_BT - returns_BT).square()
     clipped_BT = errors_BT.new_zeros(errors_BT.shape).bool()
@@ -52,7 +53,9 @@ def value_loss(
         moved_BT = (values_BT - old_values_BT).clamp(-config.value_clip, config.value_clip)
         held_BT = (old_values_BT + moved_BT - returns_BT).square()
         clipped_BT, losses_BT = held_BT > errors_BT, errors_BT.maximum(held_BT)
-    loss = config.loss_coef * terms.aggregate(0.5 * losses_BT, mask_BT, config.aggregation, denominators)
+    loss = config.loss_coef * terms.aggregate(
+        0.5 * losses_BT, mask_BT, config.aggregation, denominators
+    )
     count = float(kept_BT.sum())
     return loss, {
         "value_loss": Metric(MetricKind.SUM, float(loss.detach()), count),

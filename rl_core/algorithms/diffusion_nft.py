@@ -35,7 +35,12 @@ MIN_SCALE = 1e-5
 
 
 def nft_errors(
-    velocity: Tensor, old_velocity: Tensor, noisy: Tensor, clean: Tensor, time_N: Tensor, beta: float
+    velocity: Tensor,
+    old_velocity: Tensor,
+    noisy: Tensor,
+    clean: Tensor,
+    time_N: Tensor,
+    beta: float,
 ) -> tuple[Tensor, Tensor]:
     """Return the errors e+ and e- of N noised samples, [N] each, in float32 or better, with
     gradient through `velocity`.
@@ -65,7 +70,9 @@ class DiffusionNft(StageAlgorithm):
     class Config(StageAlgorithm.Config):
         """Settings of DiffusionNFT, with the authors' defaults."""
 
-        advantage: dict[str, Any] = Field(default_factory=lambda: {"name": "grpo", "std_scope": "batch"})
+        advantage: dict[str, Any] = Field(
+            default_factory=lambda: {"name": "grpo", "std_scope": "batch"}
+        )
         """Advantage estimator and its settings."""
         max_advantage: float = Field(default=5.0, gt=0)
         """M: absolute value to which advantages are clipped before they are mapped to 0..1."""
@@ -83,15 +90,23 @@ class DiffusionNft(StageAlgorithm):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        estimator_cls, estimator_config = advantage_estimators.resolve(config.advantage, "algorithm.advantage")
+        estimator_cls, estimator_config = advantage_estimators.resolve(
+            config.advantage, "algorithm.advantage"
+        )
         self.estimator: AdvantageEstimator = estimator_cls(estimator_config)
         self.needs_siblings = self.estimator.needs_siblings
 
     def advantages(
-        self, rewards_B: Tensor, group_ids_B: Tensor, mask_BT: Tensor, **measured: Unpack[RowMeasures]
+        self,
+        rewards_B: Tensor,
+        group_ids_B: Tensor,
+        mask_BT: Tensor,
+        **measured: Unpack[RowMeasures],
     ) -> tuple[Tensor, dict[str, Metric]]:
         """Return [B, T] by the configured estimator, and its metrics."""
-        given: dict[str, Any] = {name: value for name, value in measured.items() if value is not None}
+        given: dict[str, Any] = {
+            name: value for name, value in measured.items() if value is not None
+        }
         return self.estimator(AdvantageInputs(rewards_B, group_ids_B, mask_BT, **given))
 
     def loss(
@@ -115,15 +130,26 @@ class DiffusionNft(StageAlgorithm):
         for name, tensor in errors.items():
             if tensor is None or tensor.shape != mask_BT.shape:
                 found = "nothing" if tensor is None else tuple(tensor.shape)
-                raise ValueError(f"{name} must be given in the shape of the mask, {tuple(mask_BT.shape)}; got {found}")
-        positive_BT, negative_BT = (terms.cleaned(tensor, mask_BT) for tensor in errors.values() if tensor is not None)
+                raise ValueError(
+                    f"{name} must be given in the shape of the mask, {tuple(mask_BT.shape)}; got "
+                    f"{found}"
+                )
+        positive_BT, negative_BT = (
+            terms.cleaned(tensor, mask_BT) for tensor in errors.values() if tensor is not None
+        )
         bound, beta = self.config.max_advantage, self.config.beta
-        share_BT = terms.cleaned(advantages_BT, mask_BT).detach().clamp(-bound, bound) / (2.0 * bound) + 0.5
+        share_BT = (
+            terms.cleaned(advantages_BT, mask_BT).detach().clamp(-bound, bound) / (2.0 * bound)
+            + 0.5
+        )
         per_action_BT = bound * (share_BT * positive_BT + (1.0 - share_BT) * negative_BT) / beta
         loss = terms.aggregate(per_action_BT, mask_BT, Aggregation.TOKEN_MEAN, denominators)
         count = float((mask_BT != 0).sum())
         means = {"positive_error": positive_BT, "negative_error": negative_BT}
         return loss, {
             "loss": Metric(MetricKind.SUM, float(loss.detach()), count),
-            **{name: Metric(MetricKind.MEAN, float(tensor.detach().sum()), count) for name, tensor in means.items()},
+            **{
+                name: Metric(MetricKind.MEAN, float(tensor.detach().sum()), count)
+                for name, tensor in means.items()
+            },
         }

@@ -59,7 +59,11 @@ class MixGrpo(FlowPolicyGradient):
         preset: ClassVar = {
             "advantage": ADVANTAGE,
             "loss": CLIP,
-            "sde": {"kernel": "flow", "eta": 0.7, "steps": {"kind": "window", "size": 4, "stride": 1, "every": 25}},
+            "sde": {
+                "kernel": "flow",
+                "eta": 0.7,
+                "steps": {"kind": "window", "size": 4, "stride": 1, "every": 25},
+            },
         }
 
 

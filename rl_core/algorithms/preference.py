@@ -137,7 +137,8 @@ def simpo(pairs: Pairs, config: PreferenceConfig) -> Tensor:
 
 def orpo(pairs: Pairs, config: PreferenceConfig) -> Tensor:
     """Return the ORPO loss of each pair, [N]."""
-    # A mean of exactly 0 (every token certain) has infinite odds; the smallest step below keeps them finite.
+    # A mean of exactly 0 (every token certain) has infinite odds; the smallest step below keeps
+    # them finite.
     means_N2 = pairs.means_N2.clamp(max=-1e-7)
     return -_log_sigmoid(_ahead(means_N2 - (-means_N2.expm1()).log()))
 
@@ -161,7 +162,10 @@ PAIR_LOSSES: dict[PairLoss, Callable[[Pairs, PreferenceConfig], Tensor]] = {
     PairLoss.SIMPO: simpo,
     PairLoss.ORPO: orpo,
 }
-QUALITY_LOSSES: dict[QualityLoss, Callable[[Pairs, float], Tensor]] = {QualityLoss.BCO: bco, QualityLoss.KTO: kto}
+QUALITY_LOSSES: dict[QualityLoss, Callable[[Pairs, float], Tensor]] = {
+    QualityLoss.BCO: bco,
+    QualityLoss.KTO: kto,
+}
 
 
 class Preference(StageAlgorithm):
@@ -182,11 +186,17 @@ class Preference(StageAlgorithm):
         self.delta = 0.0
 
     def advantages(
-        self, rewards_B: Tensor, group_ids_B: Tensor, mask_BT: Tensor, **measured: Unpack[RowMeasures]
+        self,
+        rewards_B: Tensor,
+        group_ids_B: Tensor,
+        mask_BT: Tensor,
+        **measured: Unpack[RowMeasures],
     ) -> tuple[Tensor, dict[str, Metric]]:
         """Return +1 at the actions of chosen rows (reward above 0) and -1 at those of rejected
         ones, [B, T]."""
-        signs_B = at_least_float32(rewards_B.detach()).new_ones(len(rewards_B)).where(rewards_B > 0, -1.0)
+        signs_B = (
+            at_least_float32(rewards_B.detach()).new_ones(len(rewards_B)).where(rewards_B > 0, -1.0)
+        )
         return signs_B[:, None].expand(mask_BT.shape).masked_fill(mask_BT == 0, 0.0), {}
 
     def loss(
@@ -207,15 +217,27 @@ class Preference(StageAlgorithm):
         one first.
         """
         if self.needs_reference and ref_log_probs_BT is None:
-            raise ValueError(f"ref_log_probs_BT is required by {self.config.pair} with these weights")
+            raise ValueError(
+                f"ref_log_probs_BT is required by {self.config.pair} with these weights"
+            )
         pairs = self._pairs(log_probs_BT, advantages_BT, mask_BT, ref_log_probs_BT)
         num_pairs = max(denominators.num_sequences / 2.0, 1.0)
         weighted = {
-            "preference_loss": (self.config.preference_weight, PAIR_LOSSES[self.config.pair](pairs, self.config)),
-            "quality_loss": (self.config.quality_weight, QUALITY_LOSSES[self.config.quality](pairs, self.delta)),
+            "preference_loss": (
+                self.config.preference_weight,
+                PAIR_LOSSES[self.config.pair](pairs, self.config),
+            ),
+            "quality_loss": (
+                self.config.quality_weight,
+                QUALITY_LOSSES[self.config.quality](pairs, self.delta),
+            ),
             "generation_loss": (self.config.generation_weight, -pairs.means_N2[:, 0]),
         }
-        shares = {name: weight * loss_N.sum() / num_pairs for name, (weight, loss_N) in weighted.items() if weight > 0}
+        shares = {
+            name: weight * loss_N.sum() / num_pairs
+            for name, (weight, loss_N) in weighted.items()
+            if weight > 0
+        }
         # The first summand keeps the graph of an idle pass, which holds no pair.
         total = sum(shares.values(), start=pairs.log_probs_N2.sum() * 0.0)
         return total, _metrics({"loss": total, **shares}, pairs)
@@ -237,16 +259,24 @@ class Preference(StageAlgorithm):
         self.delta = state["delta"]
 
     def _pairs(
-        self, log_probs_BT: Tensor, advantages_BT: Tensor, mask_BT: Tensor, ref_log_probs_BT: Tensor | None
+        self,
+        log_probs_BT: Tensor,
+        advantages_BT: Tensor,
+        mask_BT: Tensor,
+        ref_log_probs_BT: Tensor | None,
     ) -> Pairs:
         kept_BT = mask_BT != 0
         log_probs_BT = cleaned(log_probs_BT, mask_BT)
-        reference_BT = log_probs_BT.detach() if ref_log_probs_BT is None else ref_log_probs_BT.detach()
+        reference_BT = (
+            log_probs_BT.detach() if ref_log_probs_BT is None else ref_log_probs_BT.detach()
+        )
         reference_BT = reference_BT.to(log_probs_BT).masked_fill(~kept_BT, 0.0)
         lengths_B, signs_B = kept_BT.sum(1), advantages_BT.masked_fill(~kept_BT, 0.0).sum(1).sign()
         acting_B = lengths_B > 0
         if signs_B[acting_B].view(-1).tolist() != [1.0, -1.0] * (int(acting_B.sum()) // 2):
-            raise ValueError(f"rows must be adjacent pairs, the chosen one first; signs {signs_B.tolist()}")
+            raise ValueError(
+                f"rows must be adjacent pairs, the chosen one first; signs {signs_B.tolist()}"
+            )
         rewards_B = self.config.beta * (log_probs_BT - reference_BT).sum(1)
         by_row = (log_probs_BT.sum(1), rewards_B, lengths_B.to(log_probs_BT))
         return Pairs(*(values_B[acting_B].view(-1, 2) for values_B in by_row))
@@ -255,7 +285,9 @@ class Preference(StageAlgorithm):
 def _metrics(shares: dict[str, Tensor], pairs: Pairs) -> dict[str, Metric]:
     rewards_N2 = pairs.rewards_N2.detach().double()
     count = float(len(rewards_N2))
-    metrics = {name: Metric(MetricKind.SUM, float(share.detach()), count) for name, share in shares.items()}
+    metrics = {
+        name: Metric(MetricKind.SUM, float(share.detach()), count) for name, share in shares.items()
+    }
     ahead_N = _ahead(rewards_N2)
     return metrics | {
         "implicit_reward": Metric(MetricKind.MEAN, float(rewards_N2.sum()), 2 * count),
@@ -281,7 +313,11 @@ class Mpo(Preference):
     class Config(Preference.Config):
         """Settings of MPO, with InternVL's weights; omni3 used 0.8, 0.2 and 0 with beta 0.05."""
 
-        preset: ClassVar = {"preference_weight": 0.8, "quality_weight": 0.2, "generation_weight": 1.0}
+        preset: ClassVar = {
+            "preference_weight": 0.8,
+            "quality_weight": 0.2,
+            "generation_weight": 1.0,
+        }
 
 
 @algorithms.register("dpo")

@@ -48,7 +48,12 @@ class Dapo(PolicyGradient):
 
         preset: ClassVar = {
             "advantage": {"name": "grpo"},
-            "loss": {"name": "ppo_clip", "clip_low": 0.2, "clip_high": 0.28, "aggregation": "token-mean"},
+            "loss": {
+                "name": "ppo_clip",
+                "clip_low": 0.2,
+                "clip_high": 0.28,
+                "aggregation": "token-mean",
+            },
             "dynamic_sampling": True,
             "overlong": {"filter": True},
         }

@@ -27,13 +27,17 @@ def check_serves_tokens(algorithm: StageAlgorithm, recipe: Recipe) -> None:
     """
     name = named(recipe)
     if isinstance(algorithm, Preference):
-        raise RecipeError(f"algorithm {name} learns from pairs of answers: set domain: preference, or use grpo")
+        raise RecipeError(
+            f"algorithm {name} learns from pairs of answers: set domain: preference, or use grpo"
+        )
     if isinstance(algorithm, FlowPolicyGradient | DiffusionNft):
-        raise RecipeError(f"algorithm {name} trains denoising steps, domain {recipe.domain} has tokens; use grpo")
+        raise RecipeError(
+            f"algorithm {name} trains denoising steps, domain {recipe.domain} has tokens; use grpo"
+        )
     if algorithm.needs_ref_kl or algorithm.needs_old_kl:
         raise RecipeError(
-            f"algorithm {name}: the exact KL exists between denoising steps; for tokens use kl.kind: k3, or the loss "
-            "dppo_kl"
+            f"algorithm {name}: the exact KL exists between denoising steps; for tokens use "
+            "kl.kind: k3, or the loss dppo_kl"
         )
     _check_average(algorithm, recipe)
     _check_correction(algorithm, recipe)
@@ -42,13 +46,13 @@ def check_serves_tokens(algorithm: StageAlgorithm, recipe: Recipe) -> None:
     overlong, limit = getattr(algorithm.config, "overlong", None), recipe.rollout.max_new_tokens
     if overlong is not None and overlong.buffer > limit:
         raise RecipeError(
-            f"algorithm.overlong.buffer is {overlong.buffer}, but replies end at rollout.max_new_tokens = {limit}; it "
-            "must not be larger"
+            f"algorithm.overlong.buffer is {overlong.buffer}, but replies end at "
+            f"rollout.max_new_tokens = {limit}; it must not be larger"
         )
     if algorithm.needs_critic and recipe.placement.tp_size > 1:
         raise RecipeError(
-            f"algorithm {name} has a critic, whose value head cannot be cut for placement.tp_size = "
-            f"{recipe.placement.tp_size}; set 1"
+            f"algorithm {name} has a critic, whose value head cannot be cut for "
+            f"placement.tp_size = {recipe.placement.tp_size}; set 1"
         )
 
 
@@ -61,11 +65,13 @@ def check_serves_steps(algorithm: StageAlgorithm, recipe: Recipe) -> None:
     name = named(recipe)
     if not isinstance(algorithm, FlowPolicyGradient | DiffusionNft):
         raise RecipeError(
-            f"algorithm {name} trains tokens, domain diffusion has denoising steps; use flow_grpo, mix_grpo, "
-            "dance_grpo, flow_dppo or diffusion_nft"
+            f"algorithm {name} trains tokens, domain diffusion has denoising steps; use "
+            "flow_grpo, mix_grpo, dance_grpo, flow_dppo or diffusion_nft"
         )
     if not recipe.rewards:
-        raise RecipeError("rewards: the domain diffusion has no environments; name at least one scorer")
+        raise RecipeError(
+            "rewards: the domain diffusion has no environments; name at least one scorer"
+        )
     _check_average(algorithm, recipe)
     _check_correction(algorithm, recipe)
     _check_parts(algorithm, name)
@@ -74,8 +80,8 @@ def check_serves_steps(algorithm: StageAlgorithm, recipe: Recipe) -> None:
         _check_actions(algorithm, recipe)
     elif recipe.diffusion.share_noise:
         raise RecipeError(
-            f"diffusion.share_noise: algorithm {name} draws noise at the start only, so that all samples of a prompt "
-            "would be one; set false"
+            f"diffusion.share_noise: algorithm {name} draws noise at the start only, so that all "
+            "samples of a prompt would be one; set false"
         )
 
 
@@ -93,11 +99,13 @@ def check_serves_tracks(algorithm: StageAlgorithm, recipe: Recipe) -> None:
     ):
         if needed:
             raise RecipeError(
-                f"algorithm {named(recipe)} needs {what}, which the domain {recipe.domain} does not have; use grpo"
+                f"algorithm {named(recipe)} needs {what}, which the domain {recipe.domain} does "
+                "not have; use grpo"
             )
     if recipe.diffusion.num_frames > 1:
         raise RecipeError(
-            f"diffusion.num_frames is {recipe.diffusion.num_frames}: the domain {recipe.domain} draws pictures; set 1"
+            f"diffusion.num_frames is {recipe.diffusion.num_frames}: the domain {recipe.domain} "
+            "draws pictures; set 1"
         )
 
 
@@ -111,11 +119,15 @@ def check_multi_update(
     """
     if algorithm.supports_multi_update:
         return
-    for key, value in (("num_updates_per_batch", num_updates_per_batch), ("num_epochs", num_epochs)):
+    for key, value in (
+        ("num_updates_per_batch", num_updates_per_batch),
+        ("num_epochs", num_epochs),
+    ):
         if value > 1:
             raise RecipeError(
-                f"training.{key} is {value}, but algorithm {name or type(algorithm).__name__} does not correct for the "
-                "policy having moved since the rollout: set 1, or use an algorithm that does"
+                f"training.{key} is {value}, but algorithm {name or type(algorithm).__name__} "
+                "does not correct for the policy having moved since the rollout: set 1, or use "
+                "an algorithm that does"
             )
 
 
@@ -133,8 +145,9 @@ def check_siblings(recipe: Recipe) -> None:
         draws = track.prefix == "images/" or not recipe.domain.traits.samples_tokens
         other = "" if draws else f", or use one that does not, such as {WITHOUT_SIBLINGS}"
         raise RecipeError(
-            f"{track.size_key} is 1: algorithm {named(recipe.images if draws else recipe)} compares each sample with "
-            f"others of its prompt, and one alone teaches nothing; set 2 or more{other}"
+            f"{track.size_key} is 1: algorithm {named(recipe.images if draws else recipe)} "
+            "compares each sample with others of its prompt, and one alone teaches nothing; set "
+            f"2 or more{other}"
         )
 
 
@@ -144,25 +157,29 @@ def named(recipe: Recipe) -> str | None:
 
 
 def _check_average(algorithm: StageAlgorithm, recipe: Recipe) -> None:
-    """Raises: RecipeError where an algorithm samples with a moving average that the recipe does not keep."""
+    """Raises: RecipeError where an algorithm samples with a moving average that the recipe does not
+    keep."""
     if algorithm.rolls_out_average and (recipe.ema is None or not recipe.ema.rollout):
         raise RecipeError(
-            f"algorithm {named(recipe)} samples with the moving average: set ema_lora: {{rollout: true}}, or ema_full: "
-            "{mirror: true, rollout: true}"
+            f"algorithm {named(recipe)} samples with the moving average: set ema_lora: "
+            "{rollout: true}, or ema_full: {mirror: true, rollout: true}"
         )
 
 
 def _check_correction(algorithm: StageAlgorithm, recipe: Recipe) -> None:
-    """Raises: RecipeError where samples of older weights would be trained as if they were of the present ones."""
+    """Raises: RecipeError where samples of older weights would be trained as if they were of the
+    present ones."""
     if recipe.rollout.steps_ahead and not algorithm.needs_rollout_log_probs:
         raise RecipeError(
-            f"rollout.steps_ahead: 1 trains on samples of older weights, which algorithm {named(recipe)} does not "
-            "correct for: set algorithm.correction, for example {level: token, upper: 2.0}, or steps_ahead: 0"
+            "rollout.steps_ahead: 1 trains on samples of older weights, which algorithm "
+            f"{named(recipe)} does not correct for: set algorithm.correction, for example "
+            "{level: token, upper: 2.0}, or steps_ahead: 0"
         )
 
 
 def _check_whole_and_unpacked(recipe: Recipe, what: str) -> None:
-    """Raises: RecipeError where the placement cuts or packs a model of a kind (`what`) that takes neither."""
+    """Raises: RecipeError where the placement cuts or packs a model of a kind (`what`) that takes
+    neither."""
     placed = recipe.placement
     for name, value, fitting in (
         ("tp_size", placed.tp_size, 1),
@@ -172,8 +189,8 @@ def _check_whole_and_unpacked(recipe: Recipe, what: str) -> None:
         if value != fitting:
             said = "null" if fitting is None else fitting
             raise RecipeError(
-                f"placement.{name} is {value}: a {what} is neither cut over ranks nor packed; set placement.{name} "
-                f"to {said}"
+                f"placement.{name} is {value}: a {what} is neither cut over ranks nor packed; "
+                f"set placement.{name} to {said}"
             )
 
 
@@ -194,17 +211,20 @@ def _check_actions(algorithm: FlowPolicyGradient, recipe: Recipe) -> None:
     try:
         num_actions = len(action_steps(algorithm.config.sde, config.num_steps, 0, recipe.seed))
     except ValueError as error:
-        raise RecipeError(f"algorithm.{error}; diffusion.num_steps is {config.num_steps}") from error
+        raise RecipeError(
+            f"algorithm.{error}; diffusion.num_steps is {config.num_steps}"
+        ) from error
     size = config.steps_per_forward
     if size is None or size >= num_actions:
         return
     if num_actions % size:
         raise RecipeError(
-            f"diffusion.steps_per_forward {size} does not divide the {num_actions} trained steps of a rollout"
+            f"diffusion.steps_per_forward {size} does not divide the {num_actions} trained steps "
+            "of a rollout"
         )
     aggregation = algorithm.policy_loss.config.aggregation
     if aggregation not in SPLITS:
         raise RecipeError(
-            f"diffusion.steps_per_forward {size} cuts rows, which algorithm.loss.aggregation {aggregation} weighs "
-            "whole; use token-mean, or leave it out"
+            f"diffusion.steps_per_forward {size} cuts rows, which algorithm.loss.aggregation "
+            f"{aggregation} weighs whole; use token-mean, or leave it out"
         )

@@ -32,14 +32,18 @@ def overlong_filter(mask_BT: Tensor, truncated_B: Tensor) -> Tensor:
     return mask_BT.masked_fill(truncated_B.bool()[:, None], 0)
 
 
-def soft_overlong_penalty(lengths_B: Tensor, max_length: int, buffer: int, penalty: float = 1.0) -> Tensor:
+def soft_overlong_penalty(
+    lengths_B: Tensor, max_length: int, buffer: int, penalty: float = 1.0
+) -> Tensor:
     """Return the penalties to ADD to the reward, [B], 0 or less (DAPO, arXiv 2503.14476 eq. 13).
 
     0 up to max_length - buffer, then falling linearly to -penalty at max_length. Raises: ValueError
     on a bad buffer.
     """
     if not 0 < buffer <= max_length:
-        raise ValueError(f"overlong.buffer must lie in 1..{max_length} (the length limit), got {buffer}")
+        raise ValueError(
+            f"overlong.buffer must lie in 1..{max_length} (the length limit), got {buffer}"
+        )
     excess_B = (lengths_B.double() - (max_length - buffer)) / buffer
     return -penalty * excess_B.clamp(0.0, 1.0)
 

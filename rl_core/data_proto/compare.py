@@ -43,7 +43,9 @@ def same(one: object, two: object, *, tolerance: float = 0.0, _open: Pairs = fro
             return all(within(a, b) for a, b in zip(one.flat, two.flat, strict=True))
         return np.array_equal(one, two, equal_nan=one.dtype.kind in "fcmM")
     if isinstance(one, Mapping | TensorDictBase) and isinstance(two, Mapping | TensorDictBase):
-        return set(one.keys()) == set(two.keys()) and all(within(one[key], two[key]) for key in one.keys())  # noqa: SIM118
+        return set(one.keys()) == set(two.keys()) and all(
+            within(one[key], two[key]) for key in one.keys()
+        )  # noqa: SIM118
     if isinstance(one, list | tuple) and isinstance(two, list | tuple):
         return type(one) is type(two) and len(one) == len(two) and all(map(within, one, two))
     if dataclasses.is_dataclass(one) and type(one) is type(two):
@@ -73,9 +75,13 @@ def _same_plain(one: object, two: object, tolerance: float) -> bool:
     if isinstance(one, int | float) and isinstance(two, int | float):
         if math.isnan(one) or math.isnan(two):
             return math.isnan(one) and math.isnan(two)
-        return one == two or (tolerance > 0 and math.isclose(one, two, rel_tol=tolerance, abs_tol=tolerance))
+        return one == two or (
+            tolerance > 0 and math.isclose(one, two, rel_tol=tolerance, abs_tol=tolerance)
+        )
     if isinstance(one, np.generic) and isinstance(two, np.generic):
-        return np.array_equal(one, two, equal_nan=one.dtype.kind in "fcmM" and two.dtype.kind in "fcmM")
+        return np.array_equal(
+            one, two, equal_nan=one.dtype.kind in "fcmM" and two.dtype.kind in "fcmM"
+        )
     # Tables and the like answer `==` with one truth per cell.
     return bool(np.all(one == two))
 

@@ -30,7 +30,9 @@ def check_layout(key: str, value: Tensor) -> None:
     Raises: DataProtoError when it is not jagged.
     """
     if value.is_nested and value.layout != torch.jagged:
-        raise DataProtoError(f"{key!r} is a nested tensor of layout {value.layout}; make it with layout=torch.jagged")
+        raise DataProtoError(
+            f"{key!r} is a nested tensor of layout {value.layout}; make it with layout=torch.jagged"
+        )
 
 
 def parts(nested: Tensor) -> tuple[Tensor, Tensor]:
@@ -38,9 +40,14 @@ def parts(nested: Tensor) -> tuple[Tensor, Tensor]:
     # torch has no public name yet for the ragged dimension of a nested tensor.
     column = cast("NestedTensor", nested)
     if column._ragged_idx != 1:
-        raise DataProtoError(f"a jagged column must be ragged in dimension 1, not {column._ragged_idx}")
+        raise DataProtoError(
+            f"a jagged column must be ragged in dimension 1, not {column._ragged_idx}"
+        )
     if column.lengths() is not None:
-        column = cast("NestedTensor", torch.nested.as_nested_tensor(list(nested.unbind()), layout=torch.jagged))
+        column = cast(
+            "NestedTensor",
+            torch.nested.as_nested_tensor(list(nested.unbind()), layout=torch.jagged),
+        )
     return column.values(), column.offsets()
 
 
@@ -63,7 +70,9 @@ def gather_plan(offsets: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
     return taken, torch.arange(shift.shape[0], device=offsets.device) + shift
 
 
-def concatenated(columns: Sequence[Tensor], shared_offsets: dict[tuple[int, ...], Tensor]) -> Tensor:
+def concatenated(
+    columns: Sequence[Tensor], shared_offsets: dict[tuple[int, ...], Tensor]
+) -> Tensor:
     """Return the rows of all columns, in order. `shared_offsets` holds the offsets that this
     operation has joined already."""
     split = [parts(column) for column in columns]
@@ -79,5 +88,7 @@ def unfolded(key: str, nested: Tensor, num_chunks: int) -> Tensor:
     values, offsets = parts(nested)
     lengths = offsets.diff()
     if bool((lengths % num_chunks).any()):
-        raise DataProtoError(f"{key!r}: row lengths {lengths.tolist()} do not all divide by {num_chunks}")
+        raise DataProtoError(
+            f"{key!r}: row lengths {lengths.tolist()} do not all divide by {num_chunks}"
+        )
     return join(values, offsets_of(torch.repeat_interleave(lengths // num_chunks, num_chunks)))

@@ -31,7 +31,9 @@ class DataProtoConfig(metaclass=_ConfigMeta):
     """Process-wide settings: `DataProtoConfig.auto_padding = True`."""
 
 
-def pad_rows(tensors: Sequence[Tensor], value: float, *, left: bool = False, length: int | None = None) -> Tensor:
+def pad_rows(
+    tensors: Sequence[Tensor], value: float, *, left: bool = False, length: int | None = None
+) -> Tensor:
     """Stack 1-D tensors into [B, T], filled with `value` on the right (or left) up to the longest
     or `length`."""
     width = max((len(tensor) for tensor in tensors), default=0) if length is None else length

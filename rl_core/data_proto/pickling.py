@@ -39,7 +39,9 @@ class PackedTensor:
     def __init__(self, tensor: Tensor) -> None:
         self.tensor = tensor
 
-    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Callable[..., Tensor], tuple[object, ...]]:
+    def __reduce_ex__(
+        self, protocol: SupportsIndex
+    ) -> tuple[Callable[..., Tensor], tuple[object, ...]]:
         level = index(protocol)
         if level < 3:
             return _itself, (self.tensor,)
@@ -57,7 +59,9 @@ class PackedJagged:
     def __init__(self, values: PackedTensor | Tensor, offsets: PackedTensor | Tensor) -> None:
         self.values, self.offsets = values, offsets
 
-    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Callable[..., Tensor], tuple[object, ...]]:
+    def __reduce_ex__(
+        self, protocol: SupportsIndex
+    ) -> tuple[Callable[..., Tensor], tuple[object, ...]]:
         return jagged.join, (self.values, self.offsets)
 
 
@@ -66,10 +70,14 @@ class PackedTensorDict:
 
     __slots__ = ("batch_size", "device", "values")
 
-    def __init__(self, values: dict[str, object], batch_size: tuple[int, ...], device: str | None) -> None:
+    def __init__(
+        self, values: dict[str, object], batch_size: tuple[int, ...], device: str | None
+    ) -> None:
         self.values, self.batch_size, self.device = values, batch_size, device
 
-    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Callable[..., TensorDict], tuple[object, ...]]:
+    def __reduce_ex__(
+        self, protocol: SupportsIndex
+    ) -> tuple[Callable[..., TensorDict], tuple[object, ...]]:
         return _tensordict, (self.values, self.batch_size, self.device)
 
 
@@ -119,21 +127,27 @@ class Packer:
         assert isinstance(value, TensorDictBase), type(value)
         device = None if value.device is None else str(value.device)
         return PackedTensorDict(
-            {str(key): self.pack(one) for key, one in value.items()}, tuple(value.batch_size), device
+            {str(key): self.pack(one) for key, one in value.items()},
+            tuple(value.batch_size),
+            device,
         )
 
     def _packed_tensor(self, tensor: Tensor) -> PackedTensor | PackedJagged | Tensor:
         if tensor.is_nested:
             values, offsets = jagged.parts(tensor.detach())
             packed = self.pack(values), self.pack(offsets)
-            return PackedJagged(*cast("tuple[PackedTensor | Tensor, PackedTensor | Tensor]", packed))
+            return PackedJagged(
+                *cast("tuple[PackedTensor | Tensor, PackedTensor | Tensor]", packed)
+            )
         return PackedTensor(tensor) if _is_flat(tensor) else tensor
 
     def _packed_array(self, array: np.ndarray) -> np.ndarray:
         if array.dtype != object:
             return array
         values = array.ravel().tolist()
-        packed = values if PLAIN.issuperset(map(type, values)) else [self.pack(one) for one in values]
+        packed = (
+            values if PLAIN.issuperset(map(type, values)) else [self.pack(one) for one in values]
+        )
         if all(new is old for new, old in zip(packed, values, strict=True)):
             return array
         column = np.empty(array.size, dtype=object)
@@ -162,10 +176,16 @@ def flat_bytes(tensor: Tensor) -> tuple[str, tuple[int, ...], np.ndarray]:
     """Return the name of the dtype, the shape, and the bytes in row order: its own memory for a
     contiguous tensor on the CPU."""
     flat = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().view(-1)
-    return str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), flat.view(torch.uint8).numpy()
+    return (
+        str(tensor.dtype).removeprefix("torch."),
+        tuple(tensor.shape),
+        flat.view(torch.uint8).numpy(),
+    )
 
 
-def tensor_from_bytes(dtype: str, shape: tuple[int, ...], data: Bytes, device: str = "cpu") -> Tensor:
+def tensor_from_bytes(
+    dtype: str, shape: tuple[int, ...], data: Bytes, device: str = "cpu"
+) -> Tensor:
     """Return the tensor whose bytes are in a buffer, without copying them.
 
     Torch has no read-only memory. A tensor over a read-only buffer (the object store's) therefore
@@ -175,7 +195,9 @@ def tensor_from_bytes(dtype: str, shape: tuple[int, ...], data: Bytes, device: s
     torch_dtype = getattr(torch, dtype)
     if not memory.nbytes:
         return torch.empty(shape, dtype=torch_dtype, device=_present(device))
-    flat = torch.from_numpy(np.asarray(_Writable(memory)) if memory.readonly else np.frombuffer(memory, np.uint8))
+    flat = torch.from_numpy(
+        np.asarray(_Writable(memory)) if memory.readonly else np.frombuffer(memory, np.uint8)
+    )
     return flat.view(torch_dtype).view(shape).to(_present(device))
 
 
@@ -185,11 +207,18 @@ class _Writable:
 
     def __init__(self, memory: memoryview) -> None:
         self.owner = np.frombuffer(memory, np.uint8)
-        self.__array_interface__ = {**self.owner.__array_interface__, "data": (self.owner.ctypes.data, False)}
+        self.__array_interface__ = {
+            **self.owner.__array_interface__,
+            "data": (self.owner.ctypes.data, False),
+        }
 
 
-def _tensordict(values: dict[str, Tensor], batch_size: tuple[int, ...], device: str | None) -> TensorDict:
-    return TensorDict(values, batch_size=batch_size, device=None if device is None else _present(device))
+def _tensordict(
+    values: dict[str, Tensor], batch_size: tuple[int, ...], device: str | None
+) -> TensorDict:
+    return TensorDict(
+        values, batch_size=batch_size, device=None if device is None else _present(device)
+    )
 
 
 def _present(device: str) -> torch.device:
@@ -198,13 +227,20 @@ def _present(device: str) -> torch.device:
     if wanted.type in ("cpu", "meta"):
         return wanted
     module = getattr(torch, wanted.type, None)
-    found = module is not None and module.is_available() and (wanted.index or 0) < module.device_count()
+    found = (
+        module is not None and module.is_available() and (wanted.index or 0) < module.device_count()
+    )
     return wanted if found else torch.device("cpu")
 
 
 def _is_flat(tensor: Tensor) -> bool:
     plain = type(tensor) in (Tensor, torch.nn.Parameter)
-    return plain and tensor.layout == torch.strided and not tensor.is_quantized and tensor.device.type != "meta"
+    return (
+        plain
+        and tensor.layout == torch.strided
+        and not tensor.is_quantized
+        and tensor.device.type != "meta"
+    )
 
 
 def _itself(tensor: Tensor) -> Tensor:
@@ -236,7 +272,9 @@ def serialize_tensordict(batch: TensorDict) -> Serialized:
     items: dict[str, SerializedTensor | SerializedRows] = {}
     for key, value in batch.items():
         if not isinstance(value, Tensor):
-            raise DataProtoError(f"{key!r} is a {type(value).__name__}; only tensors can be serialised")
+            raise DataProtoError(
+                f"{key!r} is a {type(value).__name__}; only tensors can be serialised"
+            )
         items[str(key)] = _nested(value) if value.is_nested else serialize_single_tensor(value)
     return tuple(batch.batch_size), None if batch.device is None else str(batch.device), items
 
@@ -253,7 +291,8 @@ def deserialize_tensordict(arr: Serialized) -> TensorDict:
             values[key] = _from_rows(*item)
         else:
             raise DataProtoError(
-                f"{key!r}: a serialised tensor is (dtype, shape, bytes) or (layout, rows), not {len(item)} values"
+                f"{key!r}: a serialised tensor is (dtype, shape, bytes) or (layout, rows), not "
+                f"{len(item)} values"
             )
     return TensorDict(values, batch_size=batch_size, device=device)
 

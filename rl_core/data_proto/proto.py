@@ -38,7 +38,15 @@ from rl_core.data_proto.compare import shape_of
 from rl_core.data_proto.errors import DataProtoError, DataProtoKeyError
 from rl_core.data_proto.padding import DataProtoConfig
 from rl_core.data_proto.pickling import PackedTensorDict, Packer
-from rl_core.data_proto.rows import Index, LoaderOptions, Rows, chunked, consecutive, mini_batch_rows, unchecked
+from rl_core.data_proto.rows import (
+    Index,
+    LoaderOptions,
+    Rows,
+    chunked,
+    consecutive,
+    mini_batch_rows,
+    unchecked,
+)
 
 V = TypeVar("V")
 Proto = TypeVar("Proto", bound="DataProto")
@@ -91,7 +99,11 @@ class DataProto:
         lengths = {key: tensor.shape[0] for key, tensor in (tensors or {}).items()}
         if len(set(lengths.values())) > 1:
             raise DataProtoError(f"tensors differ in their leading dimension: {lengths}")
-        batch = TensorDict(dict(tensors), batch_size=[next(iter(lengths.values()))]) if tensors else None
+        batch = (
+            TensorDict(dict(tensors), batch_size=[next(iter(lengths.values()))])
+            if tensors
+            else None
+        )
         columns = {key: as_column(key, values) for key, values in (non_tensors or {}).items()}
         meta = dict(meta_info or {})
         if auto_padding:
@@ -100,7 +112,10 @@ class DataProto:
 
     @classmethod
     def from_single_dict(
-        cls, data: dict[str, Tensor | np.ndarray], meta_info: MetaInfo | None = None, auto_padding: bool = False
+        cls,
+        data: dict[str, Tensor | np.ndarray],
+        meta_info: MetaInfo | None = None,
+        auto_padding: bool = False,
     ) -> Self:
         """Create a batch from one mapping: tensors to `batch`, arrays to `non_tensor_batch`.
 
@@ -108,7 +123,9 @@ class DataProto:
         """
         for key, value in data.items():
             if not isinstance(value, Tensor | np.ndarray):
-                raise DataProtoError(f"{key!r} is a {type(value).__name__}; a column is a tensor or a numpy array")
+                raise DataProtoError(
+                    f"{key!r} is a {type(value).__name__}; a column is a tensor or a numpy array"
+                )
         return cls.from_dict(
             {key: value for key, value in data.items() if isinstance(value, Tensor)},
             {key: value for key, value in data.items() if isinstance(value, np.ndarray)},
@@ -130,7 +147,9 @@ class DataProto:
         """Return one TensorDict of everything. Raises: DataProtoError for a duplicate name."""
         return tensordict_of(self.batch, self.non_tensor_batch, self.meta_info, len(self))
 
-    def derived(self, batch: TensorDict | None, columns: dict[str, np.ndarray], meta_info: MetaInfo) -> Self:
+    def derived(
+        self, batch: TensorDict | None, columns: dict[str, np.ndarray], meta_info: MetaInfo
+    ) -> Self:
         """Return a batch of the same class, with the attributes a subclass has added; nothing is
         checked."""
         new = object.__new__(type(self))
@@ -153,7 +172,9 @@ class DataProto:
             if not isinstance(self.batch, TensorDictBase):
                 raise DataProtoError(f"batch is a {type(self.batch).__name__}, not a TensorDict")
             if len(self.batch.batch_size) != 1:
-                raise DataProtoError(f"a DataProto has one batch dimension, not {list(self.batch.batch_size)}")
+                raise DataProtoError(
+                    f"a DataProto has one batch dimension, not {list(self.batch.batch_size)}"
+                )
             for key, value in self.batch.items():
                 if isinstance(value, Tensor):
                     checked_tensor(str(key), value)
@@ -161,7 +182,9 @@ class DataProto:
         for key, column in self.non_tensor_batch.items():
             if not isinstance(column, np.ndarray) or not column.ndim or len(column) != num_rows:
                 shape = getattr(column, "shape", type(column).__name__)
-                raise DataProtoError(f"non_tensor_batch[{key!r}] has shape {shape}, the batch has {num_rows} rows")
+                raise DataProtoError(
+                    f"non_tensor_batch[{key!r}] has shape {shape}, the batch has {num_rows} rows"
+                )
 
     def __len__(self) -> int:
         if self.batch is not None:
@@ -193,9 +216,14 @@ class DataProto:
             return self.slice(index.start, index.stop, index.step)
         if isinstance(index, list | np.ndarray | Tensor | range):
             return self.select_idxs(index)
-        raise TypeError(f"rows are chosen by an int, slice, list, array or mask, not by a {type(index).__name__}")
+        raise TypeError(
+            "rows are chosen by an int, slice, list, array or mask, not by a "
+            f"{type(index).__name__}"
+        )
 
-    def slice(self, start: int | None = None, end: int | None = None, step: int | None = None) -> Self:
+    def slice(
+        self, start: int | None = None, end: int | None = None, step: int | None = None
+    ) -> Self:
         """Return rows `start` to `end` (exclusive) as views; a negative step copies."""
         return self._rows(Rows(slice(start, end, step), len(self)))
 
@@ -256,23 +284,32 @@ class DataProto:
             raise DataProtoError("concat: there is nothing to join; give at least one DataProto")
         batch = merge.cat_batches([part.batch for part in parts])
         columns = merge.cat_columns([part.non_tensor_batch for part in parts])
-        return parts[0].derived(batch, columns, merge.merged_meta([part.meta_info for part in parts]))
+        return parts[0].derived(
+            batch, columns, merge.merged_meta([part.meta_info for part in parts])
+        )
 
     def repeat(self, repeat_times: int = 2, interleave: bool = True) -> Self:
         """Repeat each row `repeat_times` times: aabb when interleaved, abab otherwise."""
         if repeat_times < 0:
             raise DataProtoError(f"rows cannot be repeated {repeat_times} times")
         rows = np.arange(len(self))
-        return self.select_idxs(np.repeat(rows, repeat_times) if interleave else np.tile(rows, repeat_times))
+        return self.select_idxs(
+            np.repeat(rows, repeat_times) if interleave else np.tile(rows, repeat_times)
+        )
 
     def sample_level_repeat(self, repeat_times: Sequence[int] | np.ndarray | Tensor) -> Self:
         """Repeat row i `repeat_times[i]` times. Raises: DataProtoError unless there is one
         non-negative integer per row."""
-        times = repeat_times.detach().cpu().numpy() if isinstance(repeat_times, Tensor) else np.asarray(repeat_times)
+        times = (
+            repeat_times.detach().cpu().numpy()
+            if isinstance(repeat_times, Tensor)
+            else np.asarray(repeat_times)
+        )
         whole = not times.size or np.issubdtype(times.dtype, np.integer)
         if times.shape != (len(self),) or not whole or (times.size and times.min() < 0):
             raise DataProtoError(
-                f"repeat_times is one non-negative integer for each of {len(self)} rows, not {times!r}"
+                f"repeat_times is one non-negative integer for each of {len(self)} rows, not "
+                f"{times!r}"
             )
         return self.select_idxs(np.repeat(np.arange(len(self)), times.astype(np.int64)))
 
@@ -309,7 +346,9 @@ class DataProto:
     def padding(self, padding_size: int, padding_candidate: str = "") -> Self:
         """Append `padding_size` copies of the last row (of the first for `"first"`), in place."""
         if padding_candidate not in ("", "first", "last"):
-            raise DataProtoError(f"padding_candidate is 'first' or 'last', not {padding_candidate!r}")
+            raise DataProtoError(
+                f"padding_candidate is 'first' or 'last', not {padding_candidate!r}"
+            )
         if padding_size < 0 or (padding_size and not len(self)):
             raise DataProtoError(f"cannot pad {len(self)} rows by {padding_size}")
         if not padding_size:
@@ -319,7 +358,10 @@ class DataProto:
 
     def is_padding_enabled(self) -> bool:
         """Return True if `chunk` may pad, by `auto_padding` or `DataProtoConfig`."""
-        return bool(self.meta_info.get(DataProtoConfig.auto_padding_key, False)) or DataProtoConfig.auto_padding
+        return (
+            bool(self.meta_info.get(DataProtoConfig.auto_padding_key, False))
+            or DataProtoConfig.auto_padding
+        )
 
     def _item(self, row: int) -> DataProtoItem:
         if not -len(self) <= row < len(self):
@@ -331,7 +373,11 @@ class DataProto:
         return DataProtoItem(batch, columns, copied(self.meta_info), ragged)
 
     def _rows(self, rows: Rows) -> Self:
-        return self.derived(rows.of_batch(self.batch), rows.of_columns(self.non_tensor_batch), copied(self.meta_info))
+        return self.derived(
+            rows.of_batch(self.batch),
+            rows.of_columns(self.non_tensor_batch),
+            copied(self.meta_info),
+        )
 
     def select(
         self,
@@ -366,10 +412,17 @@ class DataProto:
 
         Raises: DataProtoKeyError, removing nothing, for a name that does not exist.
         """
-        tensors, columns, metas = key_list(batch_keys), key_list(non_tensor_batch_keys), key_list(meta_info_keys)
+        tensors, columns, metas = (
+            key_list(batch_keys),
+            key_list(non_tensor_batch_keys),
+            key_list(meta_info_keys),
+        )
         for key in tensors:
             self.tensor(key)
-        for kind, keys, held in (("column", columns, self.non_tensor_batch), ("metadata", metas, self.meta_info)):
+        for kind, keys, held in (
+            ("column", columns, self.non_tensor_batch),
+            ("metadata", metas, self.meta_info),
+        ):
             for key in keys:
                 if key not in held:
                     missing(kind, key, held)
@@ -384,7 +437,9 @@ class DataProto:
             {key: self.meta_info.pop(key) for key in dict.fromkeys(metas)},
         )
 
-    def rename(self, old_keys: str | list[str] | None = None, new_keys: str | list[str] | None = None) -> Self:
+    def rename(
+        self, old_keys: str | list[str] | None = None, new_keys: str | list[str] | None = None
+    ) -> Self:
         """Rename tensors, in place; names may be swapped.
 
         Raises: DataProtoError, changing nothing, when the numbers of names differ, or one is
@@ -392,18 +447,26 @@ class DataProto:
         """
         for keys in (old_keys, new_keys):
             if keys is not None and not isinstance(keys, str | list):
-                raise TypeError(f"keys are a string or a list of strings, not a {type(keys).__name__}")
+                raise TypeError(
+                    f"keys are a string or a list of strings, not a {type(keys).__name__}"
+                )
         old, new = key_list(old_keys), key_list(new_keys)
         if len(old) != len(new):
-            raise DataProtoError(f"rename: {len(old)} old names {old} and {len(new)} new names {new}")
+            raise DataProtoError(
+                f"rename: {len(old)} old names {old} and {len(new)} new names {new}"
+            )
         for key in old:
             self.tensor(key)
         if self.batch is not None:
             names = dict(zip(old, new, strict=True))
             renamed = [names.get(str(key), str(key)) for key in self.batch.keys()]  # noqa: SIM118
             if len(set(renamed)) != len(renamed):
-                raise DataProtoError(f"rename: {old} to {new} would give the tensors the names {renamed}")
-            self.batch = unchecked(dict(zip(renamed, self.batch.values(), strict=True)), len(self), self.batch.device)
+                raise DataProtoError(
+                    f"rename: {old} to {new} would give the tensors the names {renamed}"
+                )
+            self.batch = unchecked(
+                dict(zip(renamed, self.batch.values(), strict=True)), len(self), self.batch.device
+            )
         return self
 
     def union(self, other: DataProto) -> Self:
@@ -417,15 +480,21 @@ class DataProto:
         added = theirs | other.non_tensor_batch
         if (self.batch is not None or self.non_tensor_batch) and added and len(other) != len(self):
             shapes = {key: tuple(shape_of(column)) for key, column in added.items()}
-            raise DataProtoError(f"union: the added columns have shapes {shapes}, the batch has {len(self)} rows")
+            raise DataProtoError(
+                f"union: the added columns have shapes {shapes}, the batch has {len(self)} rows"
+            )
         merge.check_shared(mine, theirs, "tensor")
         merge.check_shared(self.non_tensor_batch, other.non_tensor_batch, "column")
         merge.check_shared(self.meta_info, other.meta_info, "metadata")
         if self.batch is None:
-            self.batch = None if other.batch is None else unchecked(theirs, len(other), other.batch.device)
+            self.batch = (
+                None if other.batch is None else unchecked(theirs, len(other), other.batch.device)
+            )
         else:
             batch = self.batch.clone(recurse=False) if self.batch.is_locked else self.batch
-            self.batch = batch.update({key: value for key, value in theirs.items() if key not in mine})
+            self.batch = batch.update(
+                {key: value for key, value in theirs.items() if key not in mine}
+            )
         self.non_tensor_batch.update(other.non_tensor_batch)
         self.meta_info = copied(other.meta_info) | self.meta_info
         return self
@@ -456,7 +525,10 @@ class DataProto:
         """Print the sizes of the tensors and of the columns, in GB (2^30 bytes)."""
         tensors = 0 if self.batch is None else num_bytes(self.batch)
         columns = sum(num_bytes(column) for column in self.non_tensor_batch.values())
-        line = f"Size of tensordict: {tensors / 2**30} GB, size of non_tensor_batch: {columns / 2**30} GB"
+        line = (
+            f"Size of tensordict: {tensors / 2**30} GB, size of non_tensor_batch: "
+            f"{columns / 2**30} GB"
+        )
         print(f"{prefix}, {line}" if prefix else line)
 
     def save_to_disk(self, filepath: str | os.PathLike[str]) -> None:

@@ -47,7 +47,9 @@ class Rows:
         """Return the rows of a batch, as a new TensorDict on the same device."""
         if batch is None:
             return None
-        return unchecked({key: self.of(value) for key, value in batch.items()}, self.count, batch.device)
+        return unchecked(
+            {key: self.of(value) for key, value in batch.items()}, self.count, batch.device
+        )
 
     def of(self, value: Value) -> Value:
         """Return the rows of one value of a batch: a tensor, a jagged tensor or a TensorDict."""
@@ -65,13 +67,20 @@ class Rows:
     def _of_jagged(self, nested: Tensor) -> Tensor:
         values, offsets = jagged.parts(nested)
         if self.slice is not None and self.span.step == 1:
-            first, last = int(offsets[self.span.start]), int(offsets[max(self.span.start, self.span.stop)])
+            first, last = (
+                int(offsets[self.span.start]),
+                int(offsets[max(self.span.start, self.span.stop)]),
+            )
             if id(offsets) not in self._plans:
                 taken = offsets[self.span.start : max(self.span.start, self.span.stop) + 1] - first
                 self._plans[id(offsets)] = (offsets, taken, taken)
             return jagged.join(values[first:last], self._plans[id(offsets)][1])
         if id(offsets) not in self._plans:
-            index = torch.tensor(list(self.span), dtype=torch.long) if self.slice is not None else self.tensor
+            index = (
+                torch.tensor(list(self.span), dtype=torch.long)
+                if self.slice is not None
+                else self.tensor
+            )
             self._plans[id(offsets)] = (offsets, *jagged.gather_plan(offsets, index))
         _, taken, positions = self._plans[id(offsets)]
         return jagged.join(values.index_select(0, positions), taken)
@@ -102,12 +111,21 @@ def consecutive(
             rows = rows or [Rows(span, num_rows) for span in spans]
             cut.append([one.of(value) for one in rows])
     device = batch.device
-    tables = [dict(zip(keys, values, strict=True)) for values in zip(*cut, strict=True)] if cut else [{} for _ in spans]
-    batches = [unchecked(table, span.stop - span.start, device) for table, span in zip(tables, spans, strict=True)]
+    tables = (
+        [dict(zip(keys, values, strict=True)) for values in zip(*cut, strict=True)]
+        if cut
+        else [{} for _ in spans]
+    )
+    batches = [
+        unchecked(table, span.stop - span.start, device)
+        for table, span in zip(tables, spans, strict=True)
+    ]
     return zip(batches, arrays, strict=True)
 
 
-def unchecked(values: Mapping[str, Value], num_rows: int, device: torch.device | None) -> TensorDict:
+def unchecked(
+    values: Mapping[str, Value], num_rows: int, device: torch.device | None
+) -> TensorDict:
     """A TensorDict of values known to have `num_rows` rows.
 
     Its public constructor would check every one again; this can go when there is one that does not.
@@ -140,7 +158,11 @@ class LoaderOptions(TypedDict, total=False):
 
 
 def mini_batch_rows(
-    num_rows: int, mini_batch_size: int, epochs: int, seed: int | None, dataloader_kwargs: LoaderOptions | None
+    num_rows: int,
+    mini_batch_size: int,
+    epochs: int,
+    seed: int | None,
+    dataloader_kwargs: LoaderOptions | None,
 ) -> Iterator[slice | Tensor]:
     """Yield the rows of each mini-batch; the arguments are checked now, not at the first
     mini-batch."""
@@ -154,7 +176,9 @@ def mini_batch_rows(
     if unknown:
         raise DataProtoError(f"make_iterator: no dataloader_kwargs {unknown}; there are {known}")
     if mini_batch_size < 1 or (num_rows % mini_batch_size and not drop_last):
-        raise DataProtoError(f"make_iterator: {num_rows} rows do not divide into mini-batches of {mini_batch_size}")
+        raise DataProtoError(
+            f"make_iterator: {num_rows} rows do not divide into mini-batches of {mini_batch_size}"
+        )
     if seed is not None:
         generator = torch.Generator().manual_seed(seed)
     return _mini_batch_rows(num_rows, mini_batch_size, epochs, shuffle, sampler, generator)
@@ -200,7 +224,9 @@ def chunked(key: str, value: Value | np.ndarray, n_split: int) -> Value | np.nda
         if value.ndim == 1:
             return _chunked_objects(key, value, n_split)
     if value.ndim < 2 or value.shape[1] % n_split:
-        raise DataProtoError(f"{key!r}: {describe(value)} has no second dimension that divides by {n_split}")
+        raise DataProtoError(
+            f"{key!r}: {describe(value)} has no second dimension that divides by {n_split}"
+        )
     return value.reshape(value.shape[0] * n_split, value.shape[1] // n_split, *value.shape[2:])
 
 
@@ -208,7 +234,9 @@ def _chunked_objects(key: str, column: np.ndarray, n_split: int) -> np.ndarray:
     pieces = []
     for row, value in enumerate(column):
         if not hasattr(value, "__len__") or len(value) % n_split:
-            raise DataProtoError(f"{key!r}: row {row} has no length that divides by {n_split}: {describe(value)}")
+            raise DataProtoError(
+                f"{key!r}: row {row} has no length that divides by {n_split}: {describe(value)}"
+            )
         size = len(value) // n_split
         pieces.extend(value[start * size : (start + 1) * size] for start in range(n_split))
     return object_column(pieces)
@@ -218,10 +246,14 @@ def _positions(index: Index, num_rows: int) -> np.ndarray:
     """Return [K] non-negative row numbers."""
     array = index.detach().cpu().numpy() if isinstance(index, Tensor) else np.asarray(index)
     if array.ndim != 1:
-        raise DataProtoError(f"rows are chosen by a one-dimensional index, not one of shape {array.shape}")
+        raise DataProtoError(
+            f"rows are chosen by a one-dimensional index, not one of shape {array.shape}"
+        )
     if array.dtype == np.bool_:
         if len(array) != num_rows:
-            raise DataProtoError(f"a mask of shape {array.shape} cannot choose among {num_rows} rows")
+            raise DataProtoError(
+                f"a mask of shape {array.shape} cannot choose among {num_rows} rows"
+            )
         return np.flatnonzero(array)
     if not len(array):
         return np.zeros(0, dtype=np.int64)

@@ -56,7 +56,9 @@ def build_app(demo: Demo) -> Starlette:
     async def ask(request: Request) -> Response:
         number = request.path_params["number"]
         if number >= len(demo.contestants):
-            return JSONResponse({"error": f"there are models 0 to {len(demo.contestants) - 1}"}, 404)
+            return JSONResponse(
+                {"error": f"there are models 0 to {len(demo.contestants) - 1}"}, 404
+            )
         body = await request.body()
         if len(body) > MAX_BODY_BYTES:
             return JSONResponse({"error": f"more than {MAX_BODY_BYTES} bytes"}, 413)
@@ -71,7 +73,11 @@ def build_app(demo: Demo) -> Starlette:
             answer = await run_in_threadpool(demo.contestants[number].ask, question)
         except UserError as error:
             return JSONResponse({"error": str(error)}, 422)
-        said = {"text": answer.text, "image": base64.b64encode(answer.image).decode(), "is_cut": answer.is_cut}
+        said = {
+            "text": answer.text,
+            "image": base64.b64encode(answer.image).decode(),
+            "is_cut": answer.is_cut,
+        }
         return JSONResponse(said | {"seconds": time.perf_counter() - began})
 
     return Starlette(routes=[Route("/", show), Route("/ask/{number:int}", ask, methods=["POST"])])

@@ -41,7 +41,9 @@ class Demo:
     max_new_tokens: int
 
 
-def load_demo(model: str, against: str | None, recipe_name: str | None, device: str, home: Home) -> Demo:
+def load_demo(
+    model: str, against: str | None, recipe_name: str | None, device: str, home: Home
+) -> Demo:
     """Load both models.
 
     Args: against: as `model`; unset takes the newest version of the same name, or the initial
@@ -53,9 +55,13 @@ def load_demo(model: str, against: str | None, recipe_name: str | None, device: 
     page = recipe.domain.traits.page
     if page is None:
         served = ", ".join(domain for domain, traits in TRAITS.items() if traits.page is not None)
-        raise RecipeError(f"{first.name}: there is no page for the domain {recipe.domain}; it serves {served}")
+        raise RecipeError(
+            f"{first.name}: there is no page for the domain {recipe.domain}; it serves {served}"
+        )
     second = find_candidate(against, home) if against else rival(first, recipe, home)
-    contestants = [Contestant(one.name, _load(page, one, recipe, device, home)) for one in (first, second)]
+    contestants = [
+        Contestant(one.name, _load(page, one, recipe, device, home)) for one in (first, second)
+    ]
     return Demo(page, contestants, min(recipe.evaluation.max_new_tokens, MAX_NEW_TOKENS))
 
 
@@ -69,7 +75,9 @@ def rival(first: Candidate, recipe: Recipe, home: Home) -> Candidate:
     return Candidate(f"before training ({recipe.model.path})", recipe.model.path)
 
 
-def _load(page: Page, one: Candidate, recipe: Recipe, device: str, home: Home) -> Callable[[Question], Answer]:
+def _load(
+    page: Page, one: Candidate, recipe: Recipe, device: str, home: Home
+) -> Callable[[Question], Answer]:
     source = locate(one.weights, home.models)
     if page is Page.DRAW:
         from rl_core.demo.painter import Painter

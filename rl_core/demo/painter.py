@@ -48,7 +48,9 @@ class Painter:
 
     def __init__(self, source: str, recipe: Recipe, device: str) -> None:
         if recipe.diffusion.num_frames > 1:
-            raise RecipeError("the page shows pictures, not videos: diffusion.num_frames is more than 1")
+            raise RecipeError(
+                "the page shows pictures, not videos: diffusion.num_frames is more than 1"
+            )
         holder: Any = Holder(DiffusionBundle(source, recipe.model), torch.device(device))
         self.engine = DiffusionEngine(holder, recipe.diffusion, recipe.rollout, None, 0, 1)
 

@@ -34,9 +34,12 @@ class Speaker:
         room = question.max_new_tokens if longest is None else longest.num_tokens - len(prompt)
         if longest is not None and room < 1:
             raise DataError(
-                f"the conversation has {len(prompt)} tokens; begin a new one, since the model {longest.why}"
+                f"the conversation has {len(prompt)} tokens; begin a new one, since the model "
+                f"{longest.why}"
             )
-        sampling = Sampling(question.max_new_tokens, question.temperature, stop_ids, self.tokenizer.pad_token_id)
+        sampling = Sampling(
+            question.max_new_tokens, question.temperature, stop_ids, self.tokenizer.pad_token_id
+        )
         generator = torch.Generator(self.device).manual_seed(question.seed)
         requests = [Request(prompt, 1, room)]
         with self.policy.ready_to_decode() as packed:

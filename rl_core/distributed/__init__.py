@@ -41,7 +41,9 @@ _HOMES = {
     "DevicePool": "rl_core.distributed.device_pool",
     **dict.fromkeys(("PendingCall", "Remote", "per_rank", "submit"), "rl_core.distributed.handles"),
     "DataProtoRef": "rl_core.distributed.refs",
-    **dict.fromkeys(("Broadcast", "Collect", "Dispatch", "Execute", "distributed"), "rl_core.ranks.dispatch"),
+    **dict.fromkeys(
+        ("Broadcast", "Collect", "Dispatch", "Execute", "distributed"), "rl_core.ranks.dispatch"
+    ),
     **dict.fromkeys(("RankInfo", "TrainTopology"), "rl_core.ranks.rank_info"),
 }
 

@@ -64,7 +64,13 @@ class Block:
         pool = self.pool
         options = pool.add_workers(self.devices)
         infos = [
-            RankInfo(rank, self.world_size, pool.device_kind, pool.threads_per_worker, topology=self.topology)
+            RankInfo(
+                rank,
+                self.world_size,
+                pool.device_kind,
+                pool.threads_per_worker,
+                topology=self.topology,
+            )
             for rank in range(self.world_size)
         ]
         try:
@@ -142,7 +148,9 @@ def remote(factory: Callable[..., T], *args: object, **kwargs: object) -> Remote
     """
     cls = factory if isinstance(factory, type) else getattr(factory, "__self__", None)
     if not (isinstance(cls, type) and (factory is cls or inspect.ismethod(factory))):
-        raise TypeError(f"remote needs a class or a classmethod that makes an instance, got {factory!r}")
+        raise TypeError(
+            f"remote needs a class or a classmethod that makes an instance, got {factory!r}"
+        )
     block = _open_block.get()
     if block is None:
         raise RLTrainError(f"remote({cls.__name__}) needs a surrounding `with placement(pool):`")
@@ -151,7 +159,9 @@ def remote(factory: Callable[..., T], *args: object, **kwargs: object) -> Remote
     group.num_siblings += 1
     built = _as_siblings(args, group), _as_siblings(kwargs, group)
     label = f"{name}.{'__init__' if factory is cls else factory.__name__}"
-    group.wait(label, group.submit("build", {rank: (name, factory, *built) for rank in group.ranks}))
+    group.wait(
+        label, group.submit("build", {rank: (name, factory, *built) for rank in group.ranks})
+    )
     return cast(T, Handle(group, name, cls))
 
 
@@ -160,4 +170,8 @@ def _as_siblings(value: object, group: WorkerGroup) -> object:
         return Sibling(value._name) if value._group is group else value
     if type(value) is tuple or type(value) is list:
         return type(value)(_as_siblings(entry, group) for entry in value)
-    return {key: _as_siblings(entry, group) for key, entry in value.items()} if type(value) is dict else value
+    return (
+        {key: _as_siblings(entry, group) for key, entry in value.items()}
+        if type(value) is dict
+        else value
+    )

@@ -19,7 +19,12 @@ _early: threading.Event | None = None
 def configured_address(placement_address: str | None = None) -> str | None:
     """Return the address of the cluster: `RL_TRAIN_RAY_ADDRESS`, the recipe's, or `RAY_ADDRESS`;
     None if there is none."""
-    return os.environ.get("RL_TRAIN_RAY_ADDRESS") or placement_address or os.environ.get("RAY_ADDRESS") or None
+    return (
+        os.environ.get("RL_TRAIN_RAY_ADDRESS")
+        or placement_address
+        or os.environ.get("RAY_ADDRESS")
+        or None
+    )
 
 
 @contextmanager
@@ -76,7 +81,9 @@ def ray_cluster(address: str | None, num_devices: int, device_kind: str) -> Iter
 
 
 @contextmanager
-def _started(address: str | None, num_devices: int, device_kind: str, **options: Any) -> Iterator[None]:
+def _started(
+    address: str | None, num_devices: int, device_kind: str, **options: Any
+) -> Iterator[None]:
     import ray
 
     if address is None:
@@ -85,9 +92,13 @@ def _started(address: str | None, num_devices: int, device_kind: str, **options:
     if device_kind == "cuda" and address is None:
         options["num_gpus"] = num_devices
     # A private cluster's own token is no news to anyone.
-    logging.getLogger("ray._private.authentication.authentication_token_setup").setLevel(logging.ERROR)
+    logging.getLogger("ray._private.authentication.authentication_token_setup").setLevel(
+        logging.ERROR
+    )
     # Nor that SIGTERM stays with whoever runs the flow.
-    logging.getLogger("ray._private.worker").addFilter(lambda record: "SIGTERM handler" not in record.getMessage())
+    logging.getLogger("ray._private.worker").addFilter(
+        lambda record: "SIGTERM handler" not in record.getMessage()
+    )
     with _keep_signal_handlers():
         ray.init(
             address=address or "local",

@@ -22,14 +22,18 @@ def collect(spec: CallSpec, answers: Sequence[object]) -> object:
     """
     if spec.collect is Collect.RANK_ZERO:
         if is_metrics(answers[0]):
-            raise TypeError("a metric of rank 0 alone is not the metric of the call; use collect=Collect.REDUCE")
+            raise TypeError(
+                "a metric of rank 0 alone is not the metric of the call; use collect=Collect.REDUCE"
+            )
         return answers[0]
     return reduce_metrics(answers) if spec.collect is Collect.REDUCE else list(answers)
 
 
 def is_metrics(answer: object) -> bool:
     """Return True if an answer is a metric or a non-empty mapping of metrics."""
-    return isinstance(answer, Metric) or (isinstance(answer, Mapping) and bool(answer) and _holds_metrics(answer))
+    return isinstance(answer, Metric) or (
+        isinstance(answer, Mapping) and bool(answer) and _holds_metrics(answer)
+    )
 
 
 def _holds_metrics(answer: Mapping[str, object]) -> TypeGuard[Mapping[str, Metric]]:
@@ -53,14 +57,16 @@ def reduce_metrics(answers: Sequence[object]) -> object:
     metrics = [answer for answer in answers if isinstance(answer, Metric)]
     if len(metrics) == len(answers):
         return merge(metrics)
-    tables = [answer for answer in answers if isinstance(answer, Mapping) and _holds_metrics(answer)]
+    tables = [
+        answer for answer in answers if isinstance(answer, Mapping) and _holds_metrics(answer)
+    ]
     if len(tables) == len(answers):
         return merge_all(tables)
     if isinstance(first, Mergeable):
         return type(first).merge(cast("Sequence[Mergeable]", answers))
     raise TypeError(
-        f"collect=REDUCE cannot reduce {type(first).__name__}: answer with a Metric, a mapping of Metrics, or a class "
-        "that has `merge(parts)`"
+        f"collect=REDUCE cannot reduce {type(first).__name__}: answer with a Metric, a mapping "
+        "of Metrics, or a class that has `merge(parts)`"
     )
 
 
@@ -77,8 +83,9 @@ def real_rows(lengths: Sequence[int], num_rows: int | None) -> int:
     shard_size = -(-num_rows // len(lengths))
     if len(set(lengths)) > 1 or lengths[0] % shard_size:
         raise DataProtoError(
-            f"{num_rows} rows were filled up to {len(lengths)} shards of {shard_size}, and answered with "
-            f"{list(lengths)} rows: which stem from copies is unknown; answer with a multiple of the shard's rows"
+            f"{num_rows} rows were filled up to {len(lengths)} shards of {shard_size}, and "
+            f"answered with {list(lengths)} rows: which stem from copies is unknown; answer with "
+            "a multiple of the shard's rows"
         )
     return num_rows * (lengths[0] // shard_size)
 
@@ -93,8 +100,8 @@ def join_meta(parts: Sequence[MetaInfo]) -> MetaInfo:
                 continue
             if key in joined and not same(joined[key], value, tolerance=META_TOLERANCE):
                 raise DataProtoError(
-                    f"meta_info[{key!r}] differs between ranks: {joined[key]!r}, and {value!r} of shard {rank}; "
-                    f"put what belongs to a rank under {METRICS!r}, as Metrics"
+                    f"meta_info[{key!r}] differs between ranks: {joined[key]!r}, and {value!r} "
+                    f"of shard {rank}; put what belongs to a rank under {METRICS!r}, as Metrics"
                 )
             joined[key] = value
     metrics = [part[METRICS] for part in parts if METRICS in part]

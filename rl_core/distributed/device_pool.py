@@ -40,8 +40,9 @@ class Devices:
         wanted = whole_devices(fraction, len(self.numbers))
         if wanted > len(self._free):
             raise RecipeError(
-                f"placement(fraction={fraction:g}) asks for {wanted} of {len(self.numbers)} devices, "
-                f"{len(self._free)} are free; blocks side by side may add up to 1 at most"
+                f"placement(fraction={fraction:g}) asks for {wanted} of {len(self.numbers)} "
+                f"devices, {len(self._free)} are free; blocks side by side may add up to 1 at "
+                "most"
             )
         taken, self._free = self._free[:wanted], self._free[wanted:]
         return Devices(tuple(taken))
@@ -59,8 +60,8 @@ def whole_devices(fraction: float, num_devices: int) -> int:
     if whole < 1 or whole > num_devices or abs(exact - whole) > 1e-6:
         fits = ", ".join(f"{number}/{num_devices}" for number in range(1, num_devices + 1)[:8])
         raise RecipeError(
-            f"placement(fraction={fraction:g}) of {num_devices} devices is {exact:g} devices, no whole number of them; "
-            f"use one of {fits}"
+            f"placement(fraction={fraction:g}) of {num_devices} devices is {exact:g} devices, no "
+            f"whole number of them; use one of {fits}"
         )
     return whole
 
@@ -91,13 +92,19 @@ class DevicePool:
 
         Raises: RecipeError when the numbers do not fit together.
         """
-        if min(num_devices, workers_per_device, devices_per_node or 1) < 1 or collective_timeout_s <= 0:
+        if (
+            min(num_devices, workers_per_device, devices_per_node or 1) < 1
+            or collective_timeout_s <= 0
+        ):
             raise RecipeError(
-                f"num_devices={num_devices}, devices_per_node={devices_per_node}, workers_per_device="
-                f"{workers_per_device}, collective_timeout_s={collective_timeout_s:g}: all must be positive"
+                f"num_devices={num_devices}, devices_per_node={devices_per_node}, "
+                f"workers_per_device={workers_per_device}, "
+                f"collective_timeout_s={collective_timeout_s:g}: all must be positive"
             )
         if devices_per_node and num_devices > devices_per_node and num_devices % devices_per_node:
-            raise RecipeError(f"num_devices={num_devices} is no multiple of devices_per_node={devices_per_node}")
+            raise RecipeError(
+                f"num_devices={num_devices} is no multiple of devices_per_node={devices_per_node}"
+            )
         self.num_devices, self.device_kind = num_devices, device_kind
         self.devices_per_node, self.workers_per_device = devices_per_node, workers_per_device
         self.collective_timeout_s = collective_timeout_s
@@ -115,11 +122,16 @@ class DevicePool:
         """
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        full = [number for number in devices.numbers if self._num_workers[number] >= self.workers_per_device]
+        full = [
+            number
+            for number in devices.numbers
+            if self._num_workers[number] >= self.workers_per_device
+        ]
         if full:
             raise RecipeError(
-                f"device(s) {full} already hold workers_per_device={self.workers_per_device} process(es); raise it, or "
-                "put the components into one block with shared_workers=True"
+                f"device(s) {full} already hold workers_per_device={self.workers_per_device} "
+                "process(es); raise it, or put the components into one block with "
+                "shared_workers=True"
             )
         if not self._groups:
             self._groups = self._reserve()
@@ -155,7 +167,8 @@ class DevicePool:
         strategy = "STRICT_PACK" if self.devices_per_node else "PACK"
         num_groups = 0 if short else self.num_devices // per_node
         groups = [
-            placement_group([dict(bundle) for _ in range(per_node)], strategy=strategy) for _ in range(num_groups)
+            placement_group([dict(bundle) for _ in range(per_node)], strategy=strategy)
+            for _ in range(num_groups)
         ]
         if not short and all(group.wait(START_TIMEOUT_S) for group in groups):
             return groups
@@ -163,8 +176,9 @@ class DevicePool:
             remove_placement_group(group)
         per = f", {per_node} on one node" if self.devices_per_node else ""
         raise RecipeError(
-            f"placement needs {self.num_devices} x {bundle}{per}; the Ray cluster has {have.get('CPU', 0):g} CPUs and "
-            f"{have.get('GPU', 0):g} GPUs in all, of which {_free()}; lower placement.num_devices or add machines"
+            f"placement needs {self.num_devices} x {bundle}{per}; the Ray cluster has "
+            f"{have.get('CPU', 0):g} CPUs and {have.get('GPU', 0):g} GPUs in all, of which "
+            f"{_free()}; lower placement.num_devices or add machines"
         )
 
 

@@ -11,11 +11,17 @@ from rl_core.errors import RLTrainError, WorkerDied, WorkerError, WorkerHung, Wo
 
 MEMORY_ADVICE = (
     "lower placement.micro_batch_size (training) or rollout.max_batch_size (sampling), turn on "
-    "fsdp.activation_checkpointing, shorten rollout.max_new_tokens, train adapters (lora), or use more devices"
+    "fsdp.activation_checkpointing, shorten rollout.max_new_tokens, train adapters (lora), or "
+    "use more devices"
 )
 # gloo and NCCL raise plain RuntimeErrors when a sibling is gone or late; only their text tells.
 _COLLECTIVE_MARKS = ("gloo", "nccl", "connection closed by peer", "connection reset by peer")
-_MEMORY_MARKS = ("out of memory", "can't allocate memory", "cannot allocate memory", "std::bad_alloc")
+_MEMORY_MARKS = (
+    "out of memory",
+    "can't allocate memory",
+    "cannot allocate memory",
+    "std::bad_alloc",
+)
 
 
 @dataclass(frozen=True)
@@ -45,8 +51,8 @@ class Failure:
             error: RLTrainError = WorkerOutOfMemory(f"{text}\nout of memory; {MEMORY_ADVICE}")
         elif self.died:
             error = WorkerDied(
-                f"{text}\nif the system ended it for want of memory (SIGKILL), {MEMORY_ADVICE}; a retry starts fresh "
-                "workers from the last complete checkpoint"
+                f"{text}\nif the system ended it for want of memory (SIGKILL), {MEMORY_ADVICE}; "
+                "a retry starts fresh workers from the last complete checkpoint"
             )
         elif isinstance(self.error, RLTrainError):
             error = self.error
@@ -76,17 +82,23 @@ def failure_of(error: BaseException, rank: int, where: str) -> Failure:
 def cause(failures: Sequence[Failure]) -> Failure:
     """Return the failure behind the others: a dead process first, then any error that is not about
     a sibling."""
-    return min(failures, key=lambda failure: (not failure.died, failure.in_collective, failure.rank))
+    return min(
+        failures, key=lambda failure: (not failure.died, failure.in_collective, failure.rank)
+    )
 
 
 def how_it_ended(error: Exception) -> str:
     """Return Ray's account of a dead actor, without its boilerplate."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    detail = next((line for line in lines if "exit detail" in line.lower() or "cause" in line.lower()), "")
+    detail = next(
+        (line for line in lines if "exit detail" in line.lower() or "cause" in line.lower()), ""
+    )
     return f"the process ended: {detail or lines[0] if lines else type(error).__name__}"
 
 
-def hung_error(waiting: Sequence[Failure], missing: Sequence[str], call: str, timeout_s: float) -> WorkerHung:
+def hung_error(
+    waiting: Sequence[Failure], missing: Sequence[str], call: str, timeout_s: float
+) -> WorkerHung:
     """Return the error of a call that some ranks never finished.
 
     Args: missing: description of each missing rank.

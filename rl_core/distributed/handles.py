@@ -66,7 +66,12 @@ class RemoteMethod:
         plan = cut(self._spec, args, dict(kwargs), self._group.topology)
         put = _Shipping()
         calls = {
-            rank: (self._name, self._method, tuple(map(put, args)), {key: put(value) for key, value in kwargs.items()})
+            rank: (
+                self._name,
+                self._method,
+                tuple(map(put, args)),
+                {key: put(value) for key, value in kwargs.items()},
+            )
             for rank, (args, kwargs) in plan.calls.items()
         }
         stored = self._spec.collect is Collect.JOIN
@@ -76,7 +81,12 @@ class RemoteMethod:
         if silent:
             futures |= self._group.submit("call", silent, wanted=False, stored=stored)
         return PendingCall(
-            self._group, f"{self._name}.{self._method}", self._spec, futures, plan.answering, plan.num_rows
+            self._group,
+            f"{self._name}.{self._method}",
+            self._spec,
+            futures,
+            plan.answering,
+            plan.num_rows,
         )
 
     @property
@@ -86,7 +96,8 @@ class RemoteMethod:
 
 
 def submit(method: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> PendingCall[R]:
-    """Start a call of a handle's method without waiting. One group runs its calls in the order they were started.
+    """Start a call of a handle's method without waiting. One group runs its calls in the order they
+    were started.
 
     Raises: TypeError when it is no handle's method, and DataProtoError for what cannot be cut.
     """
@@ -106,7 +117,8 @@ def per_rank(method: Callable[P, R]) -> Callable[P, list[R]]:
 
 
 def world_size_of(handle: object) -> int:
-    """Return the number of ranks of the component behind a handle. Raises: TypeError if it is no handle."""
+    """Return the number of ranks of the component behind a handle. Raises: TypeError if it is no
+    handle."""
     if not isinstance(handle, Handle):
         raise TypeError(f"world_size_of needs a handle, got {handle!r}")
     return handle._group.world_size

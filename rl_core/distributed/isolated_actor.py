@@ -69,7 +69,9 @@ class Outside:
             runtime_env={"py_executable": python, "env_vars": variables},
             # Ray sets CUDA_VISIBLE_DEVICES after these, so the guest is told again.
         ).remote(environment)
-        self._process = psutil.Process(self._wait("start", self._actor.pid.remote(), START_TIMEOUT_S))
+        self._process = psutil.Process(
+            self._wait("start", self._actor.pid.remote(), START_TIMEOUT_S)
+        )
         self._wait("__init__", self._actor.build.remote(cls, args))
 
     @property
@@ -111,11 +113,15 @@ class Outside:
         try:
             answer = ray.get(future)
         except RayActorError as error:
-            raise Failure(0, self._where(method), how_it_ended(error), died=True).to_error() from error
+            raise Failure(
+                0, self._where(method), how_it_ended(error), died=True
+            ).to_error() from error
         except RayError as error:
             raise Failure(0, self._where(method), str(error)).to_error() from error
         if isinstance(answer, Trouble):
-            raise Failure(0, self._where(method), answer.summary, answer.traceback, answer.error).to_error()
+            raise Failure(
+                0, self._where(method), answer.summary, answer.traceback, answer.error
+            ).to_error()
         return answer
 
     def _used_s(self) -> float:
@@ -139,12 +145,19 @@ def check_interpreter(python: str) -> None:
     """
     import ray
 
-    ask = "import sys; from importlib.metadata import version; print(sys.version.split()[0], version('ray'))"
+    ask = (
+        "import sys; from importlib.metadata import version; print(sys.version.split()[0], "
+        "version('ray'))"
+    )
     try:
-        done = subprocess.run([python, "-c", ask], capture_output=True, text=True, timeout=START_TIMEOUT_S)
+        done = subprocess.run(
+            [python, "-c", ask], capture_output=True, text=True, timeout=START_TIMEOUT_S
+        )
     except OSError as error:
         raise RecipeError(f"{python} cannot be run: {error.strerror}") from error
     ours = f"{sys.version.split()[0]} {ray.__version__}"
     theirs = done.stdout.strip() or (done.stderr.strip().splitlines() or ["no answer"])[-1]
     if theirs != ours:
-        raise RecipeError(f"{python} has Python and Ray {theirs}; they must be the same on both sides: {ours}")
+        raise RecipeError(
+            f"{python} has Python and Ray {theirs}; they must be the same on both sides: {ours}"
+        )

@@ -17,7 +17,8 @@ from queue import Empty, SimpleQueue
 from typing import TextIO, TypedDict
 
 logger = logging.getLogger("rl_core.workers")
-# Prefect attaches its handler to `rl_core` and leaves the level, which would be the root's: warnings alone.
+# Prefect attaches its handler to `rl_core` and leaves the level, which would be the root's:
+# warnings alone.
 logger.setLevel(logging.INFO)
 
 MAX_LINES = 200

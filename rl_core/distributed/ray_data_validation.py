@@ -29,7 +29,9 @@ _REJECTIONS = TypeAdapter(list[Rejection])
 def cluster_runner(address: str) -> Runner:
     """Return a runner that checks parts on the cluster at `address`."""
 
-    def run(parts: Sequence[Part], settings: CheckSettings, held_out: HeldOut) -> Iterator[tuple[Part, Checked]]:
+    def run(
+        parts: Sequence[Part], settings: CheckSettings, held_out: HeldOut
+    ) -> Iterator[tuple[Part, Checked]]:
         from rl_core.distributed.cluster import ray_cluster
 
         if parts:
@@ -39,7 +41,9 @@ def cluster_runner(address: str) -> Runner:
     return run
 
 
-def _run(parts: Sequence[Part], settings: CheckSettings, held_out: HeldOut) -> Iterator[tuple[Part, Checked]]:
+def _run(
+    parts: Sequence[Part], settings: CheckSettings, held_out: HeldOut
+) -> Iterator[tuple[Part, Checked]]:
     import ray
     import ray.data
 

@@ -40,7 +40,8 @@ class Part:
     narrow: DataProto
     """The narrow columns themselves."""
     wide: dict[str, ObjectRef[DataProto]]
-    """Object reference of each wide column, tensors and objects alike: a DataProto with that one column."""
+    """Object reference of each wide column, tensors and objects alike: a DataProto with that one
+    column."""
     tensor_keys: tuple[str, ...]
     object_keys: tuple[str, ...]
 
@@ -68,7 +69,10 @@ class Part:
         """Return some rows of the columns `keys`, all fetched at once."""
         wanted = [key for key in self.wide if key in keys]
         narrow = self.narrow.select([key for key in self.narrow_keys if key in keys], [])
-        pieces = [*_get([self.wide[key] for key in wanted], wanted), *([narrow] if narrow.batch is not None else [])]
+        pieces = [
+            *_get([self.wide[key] for key in wanted], wanted),
+            *([narrow] if narrow.batch is not None else []),
+        ]
         return _side_by_side([piece[start:stop] for piece in pieces], self.meta_info)
 
     @property
@@ -82,16 +86,27 @@ def store(answer: object) -> Part:
     import ray
 
     if not isinstance(answer, DataProto):
-        raise TypeError(f"a method with collect=JOIN answered with {type(answer).__name__}; it must be a DataProto")
-    tensors = {} if answer.batch is None else {str(key): tensor.cpu() for key, tensor in answer.batch.items()}
+        raise TypeError(
+            f"a method with collect=JOIN answered with {type(answer).__name__}; it must be a "
+            "DataProto"
+        )
+    tensors = (
+        {}
+        if answer.batch is None
+        else {str(key): tensor.cpu() for key, tensor in answer.batch.items()}
+    )
     wide: dict[str, ObjectRef[DataProto]] = {}
     for key, tensor in tensors.items():
         if tensor.is_nested or tensor.numel() * tensor.element_size() > NARROW_BYTES * len(answer):
             wide[key] = ray.put(DataProto.from_dict({key: tensor}))
     for key, values in answer.non_tensor_batch.items():
         wide[key] = ray.put(DataProto(None, {key: values}))
-    narrow = DataProto.from_dict({key: tensor for key, tensor in tensors.items() if key not in wide})
-    return Part(len(answer), answer.meta_info, narrow, wide, tuple(tensors), tuple(answer.non_tensor_batch))
+    narrow = DataProto.from_dict(
+        {key: tensor for key, tensor in tensors.items() if key not in wide}
+    )
+    return Part(
+        len(answer), answer.meta_info, narrow, wide, tuple(tensors), tuple(answer.non_tensor_batch)
+    )
 
 
 class DataProtoRef:
@@ -107,7 +122,9 @@ class DataProtoRef:
         """
         for part in parts[1:]:
             if part.keys != parts[0].keys:
-                raise DataProtoError(f"answers differ in columns: {sorted(parts[0].keys)} and {sorted(part.keys)}")
+                raise DataProtoError(
+                    f"answers differ in columns: {sorted(parts[0].keys)} and {sorted(part.keys)}"
+                )
         self.parts = tuple(parts)
         self.meta_info = join_meta([part.meta_info for part in parts])
         self._num_rows = real_rows([part.num_rows for part in parts], num_rows)
@@ -117,7 +134,10 @@ class DataProtoRef:
         return self._num_rows
 
     def __repr__(self) -> str:
-        return f"DataProtoRef({len(self)} rows in {len(self.parts)} parts, columns {sorted(self.keys)})"
+        return (
+            f"DataProtoRef({len(self)} rows in {len(self.parts)} parts, columns "
+            f"{sorted(self.keys)})"
+        )
 
     @property
     def keys(self) -> set[str]:
@@ -135,7 +155,9 @@ class DataProtoRef:
         if self._added.batch is not None and key in list(self._added.batch.keys()):
             return self._added.tensor(key)
         if key not in self.parts[0].tensor_keys:
-            raise DataProtoError(f"no tensor {key!r} in the batch; it has {sorted(self.parts[0].tensor_keys)}")
+            raise DataProtoError(
+                f"no tensor {key!r} in the batch; it has {sorted(self.parts[0].tensor_keys)}"
+            )
         return torch.cat([part.column(key).tensor(key) for part in self.parts])[: len(self)]
 
     def union(self, other: DataProto) -> DataProtoRef:
@@ -144,8 +166,8 @@ class DataProtoRef:
         shared = self.keys & _names(other)
         if shared or len(other) != len(self):
             raise DataProtoError(
-                f"union: {len(other)} rows of {sorted(_names(other))} do not go with {len(self)} rows"
-                + (f"; shared columns: {sorted(shared)}" if shared else "")
+                f"union: {len(other)} rows of {sorted(_names(other))} do not go with {len(self)} "
+                "rows" + (f"; shared columns: {sorted(shared)}" if shared else "")
             )
         self._added = _side_by_side([self._added, other], {})
         return self
@@ -157,7 +179,9 @@ class DataProtoRef:
         Raises: DataProtoError when the numbers of rows differ.
         """
         if len(other) != len(self):
-            raise DataProtoError(f"replace: {len(other)} rows of {sorted(_names(other))} for {len(self)} rows")
+            raise DataProtoError(
+                f"replace: {len(other)} rows of {sorted(_names(other))} for {len(self)} rows"
+            )
         self._added = _side_by_side([self._added, other], {})
         return self
 
@@ -169,7 +193,9 @@ class DataProtoRef:
         """
         wanted = set(keys)
         if wanted - self.keys:
-            raise DataProtoError(f"no columns {sorted(wanted - self.keys)} in the batch; it has {sorted(self.keys)}")
+            raise DataProtoError(
+                f"no columns {sorted(wanted - self.keys)} in the batch; it has {sorted(self.keys)}"
+            )
         chosen = DataProtoRef([part.only(wanted - _names(self._added)) for part in self.parts])
         chosen._num_rows = self._num_rows
         added = self._added.select(
@@ -186,10 +212,14 @@ class DataProtoRef:
         """Return one of `num_parts` shards of equal size, by reference; padded like
         `rl_core.ranks.dispatch.shard_of`."""
         if not len(self):
-            raise DataProtoError(f"an empty batch cannot be cut for {num_parts} ranks; its columns have no rows")
+            raise DataProtoError(
+                f"an empty batch cannot be cut for {num_parts} ranks; its columns have no rows"
+            )
         wanted = self.keys if keys is None else set(keys)
         if wanted - self.keys:
-            raise DataProtoError(f"no columns {sorted(wanted - self.keys)} in the batch; it has {sorted(self.keys)}")
+            raise DataProtoError(
+                f"no columns {sorted(wanted - self.keys)} in the batch; it has {sorted(self.keys)}"
+            )
         start, stop, num_copies = shard_rows(len(self), num_parts, part)
         spans, first = [], 0
         for one in self.parts:
@@ -202,7 +232,9 @@ class DataProtoRef:
             [key for key in self._added.non_tensor_batch if key in wanted],
         )
         mine = added[start:stop] if _names(added) else added
-        return ShardRef(tuple(spans), wanted, mine, self.meta_info, num_copies, -(-len(self) // num_parts))
+        return ShardRef(
+            tuple(spans), wanted, mine, self.meta_info, num_copies, -(-len(self) // num_parts)
+        )
 
 
 @dataclass(frozen=True)
@@ -222,7 +254,9 @@ class ShardRef:
         """Fetch the rows, padded with copies. Raises: WorkerDied when the worker that made them is
         gone."""
         pieces = [part.rows(start, stop, self.keys) for part, start, stop in self.spans]
-        rows = pieces[0] if len(pieces) == 1 else DataProto.concat([_bare(piece) for piece in pieces])
+        rows = (
+            pieces[0] if len(pieces) == 1 else DataProto.concat([_bare(piece) for piece in pieces])
+        )
         whole = _side_by_side([rows, self.added], self.meta_info)
         return fill_up(whole, self.num_copies, self.num_rows) if with_padding_count else whole
 
@@ -251,7 +285,9 @@ class _ObjectColumns(Mapping[str, np.ndarray]):
         return np.concatenate(columns)[: len(self._batch)]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(dict.fromkeys([*self._batch.parts[0].object_keys, *self._batch._added.non_tensor_batch]))
+        return iter(
+            dict.fromkeys([*self._batch.parts[0].object_keys, *self._batch._added.non_tensor_batch])
+        )
 
     def __len__(self) -> int:
         return len(list(iter(self)))
@@ -273,7 +309,9 @@ def _side_by_side(pieces: Sequence[DataProto], meta_info: MetaInfo) -> DataProto
     arrays: dict[str, np.ndarray] = {}
     for piece in pieces:
         arrays |= piece.non_tensor_batch
-        tensors |= {} if piece.batch is None else {str(key): tensor for key, tensor in piece.batch.items()}
+        tensors |= (
+            {} if piece.batch is None else {str(key): tensor for key, tensor in piece.batch.items()}
+        )
     num_rows = next((len(piece) for piece in pieces if _names(piece)), 0)
     batch = TensorDict(tensors, batch_size=[num_rows]) if tensors else None
     return DataProto(batch, arrays, dict(meta_info))

@@ -48,10 +48,19 @@ class SharedReplica(Replica):
     """Received weights, in shared memory under the names of a checkpoint; nothing is computed with
     them here."""
 
-    def __init__(self, bundle: Any, lora: LoraConfig | None, mode: SyncMode, dtype: DType, rank_info: RankInfo) -> None:
+    def __init__(
+        self,
+        bundle: Any,
+        lora: LoraConfig | None,
+        mode: SyncMode,
+        dtype: DType,
+        rank_info: RankInfo,
+    ) -> None:
         super().__init__(bundle, lora, mode, dtype, rank_info)
         kept = self.policy.state_dict()
-        held = self.parameters | {name: one for name, one in self.policy.named_buffers() if name in kept}
+        held = self.parameters | {
+            name: one for name, one in self.policy.named_buffers() if name in kept
+        }
         self.shared = SharedWeights({checkpoint_name(name): one.data for name, one in held.items()})
         for name, one in held.items():
             one.data = self.shared.tensors[checkpoint_name(name)]
@@ -81,13 +90,16 @@ class VllmEngine(Receiver, RolloutEngine):
             VllmServer,
             model.config.to_dict() | {"architectures": [type(model).__name__]},
             self.replica.shared.path,
-            server_options(self.config, self.max_context_length, rank_info, next(model.parameters()).dtype),
+            server_options(
+                self.config, self.max_context_length, rank_info, next(model.parameters()).dtype
+            ),
             label=self.where,
             environment=environment(rank_info),
             timeout_s=dist.distributed_c10d.default_pg_timeout.total_seconds(),
         )
         if vllm.sleep:
-            # The trainer is built next, perhaps on the same device; the first weights wake the server.
+            # The trainer is built next, perhaps on the same device; the first weights wake the
+            # server.
             self.sleep()
 
     @property
@@ -103,18 +115,27 @@ class VllmEngine(Receiver, RolloutEngine):
         self.server.call("begin")
 
         def generate(requests: list[Request]) -> list[Reply]:
-            seeds = torch.randint(SEEDS, (len(requests),), generator=generator, device=generator.device).tolist()
+            seeds = torch.randint(
+                SEEDS, (len(requests),), generator=generator, device=generator.device
+            ).tolist()
             prompts = [
                 Prompt(request.token_ids, request.num_replies, sampling.limit(request), seed)
                 for request, seed in zip(requests, seeds, strict=True)
             ]
             drawn = self.server.call("generate", prompts, sampling.temperature, sampling.eos_ids)
-            limits = [sampling.limit(request) for request in requests for _ in range(request.num_replies)]
-            return [_reply(one, sampling.cut_off(limit)) for one, limit in zip(drawn, limits, strict=True)]
+            limits = [
+                sampling.limit(request) for request in requests for _ in range(request.num_replies)
+            ]
+            return [
+                _reply(one, sampling.cut_off(limit))
+                for one, limit in zip(drawn, limits, strict=True)
+            ]
 
         yield generate
 
-    def finish_sync(self, version: WeightVersion, expected: dict[str, Checksum], dtype: torch.dtype) -> None:
+    def finish_sync(
+        self, version: WeightVersion, expected: dict[str, Checksum], dtype: torch.dtype
+    ) -> None:
         """End an update: the server checks the received weights, in the memory that it reads, and
         loads them.
 
@@ -148,11 +169,14 @@ def check_model(model: nn.Module, bundle: ModelBundle) -> None:
     Raises: RecipeError.
     """
     if bundle.processor is not None:
-        raise RecipeError(f"rollout.engine: vllm samples text alone, and {bundle.source} sees pictures; use dedicated")
+        raise RecipeError(
+            f"rollout.engine: vllm samples text alone, and {bundle.source} sees pictures; use "
+            "dedicated"
+        )
     if other := renamed_in_checkpoints(model):
         raise RecipeError(
-            f"rollout.engine: vllm reads weights by the names of a checkpoint, and this model's are not those of its "
-            f"parameters ({other[0]} among them); use dedicated"
+            "rollout.engine: vllm reads weights by the names of a checkpoint, and this model's "
+            f"are not those of its parameters ({other[0]} among them); use dedicated"
         )
 
 
@@ -161,8 +185,8 @@ def interpreter(config: VllmConfig) -> str:
     path = PROJECT / Path(config.python).expanduser()
     if not path.is_file():
         raise RecipeError(
-            f"rollout.vllm.python: there is no {path}; `make .venv-vllm/.installed` builds the environment for CPUs, "
-            "and docs/running.md says how to make one for GPUs"
+            f"rollout.vllm.python: there is no {path}; `make .venv-vllm/.installed` builds the "
+            "environment for CPUs, and docs/running.md says how to make one for GPUs"
         )
     return str(path)
 

@@ -33,7 +33,14 @@ from rl_core.ranks.rank_info import RankInfo
 from rl_core.rollout.dedicated import WIRE, Receiver
 from rl_core.train.fsdp import FSDPBackend
 from rl_core.train.sharding.fsdp_wrap import DTYPES
-from rl_core.train.weights.buckets import Bucket, Named, WeightVersion, kept_weights, pack, sent_weights
+from rl_core.train.weights.buckets import (
+    Bucket,
+    Named,
+    WeightVersion,
+    kept_weights,
+    pack,
+    sent_weights,
+)
 from rl_core.train.weights.process_group import WireHost
 from schemas.rollout import SyncConfig, SyncTransport
 
@@ -101,9 +108,12 @@ class WeightSync:
             return SyncReport(version, 0, 0, time.perf_counter() - start)
         expected = {} if held is not None else self._kept_checksums()
         self._synced = None
-        weights = self._on_wire(sent_weights(self.backend, self.mode, averaged=version.averaged), expected)
+        weights = self._on_wire(
+            sent_weights(self.backend, self.mode, averaged=version.averaged), expected
+        )
         num_buckets, num_bytes = self._send(weights)
-        # Before anything on the sending rank alone may fail: a rank that is gone would be waited for.
+        # Before anything on the sending rank alone may fail: a rank that is gone would be waited
+        # for.
         asked = self._asked(version) if num_compared < NUM_COMPARED else None
         if self._sends:
             self.rollout.finish_sync(version, expected, self.dtype)
@@ -122,7 +132,11 @@ class WeightSync:
     def _asked(self, version: WeightVersion) -> tuple[Tensor, float]:
         """Return the trainer's results on the probe inputs, and the allowed difference of the
         engine's. Collective."""
-        coarsest = max(self.dtype, DTYPES[self.backend.fsdp_cfg.param_dtype], key=lambda one: torch.finfo(one).eps)
+        coarsest = max(
+            self.dtype,
+            DTYPES[self.backend.fsdp_cfg.param_dtype],
+            key=lambda one: torch.finfo(one).eps,
+        )
         return self.backend.probe(coarsest, averaged=version.averaged)
 
     def _compare(self, version: WeightVersion, said_N: Tensor, bound: float) -> None:
@@ -133,7 +147,8 @@ class WeightSync:
         for rank, found_N in enumerate(per_rank(self.rollout.probe)()):
             if found_N is not None and (found := difference(said_N, found_N, bound)):
                 raise WeightMismatch(
-                    f"rollout engine rank {rank}, weights {version}: it does not say what the trainer says: {found}"
+                    f"rollout engine rank {rank}, weights {version}: it does not say what the "
+                    f"trainer says: {found}"
                 )
         self._num_compared += 1
 
@@ -213,11 +228,14 @@ class Broadcasts:
         joining.result()
 
     def send(self, bucket: Bucket) -> None:
-        receiving = submit(per_rank(self.rollout.receive_bucket), bucket.pieces, bucket.values_N.dtype)
+        receiving = submit(
+            per_rank(self.rollout.receive_bucket), bucket.pieces, bucket.values_N.dtype
+        )
         try:
             self._group.broadcast(bucket.values_N)
         except RuntimeError:
-            # A broken group says only that a receiver is gone or late; the receivers' own answers say which, and why.
+            # A broken group says only that a receiver is gone or late; the receivers' own answers
+            # say which, and why.
             receiving.result()
             raise
         receiving.result()
@@ -227,4 +245,8 @@ class Broadcasts:
 
 
 def _open(transport: SyncTransport, rollout: Remote[Receiver], backend: FSDPBackend) -> Transport:
-    return ObjectStore(rollout) if transport is SyncTransport.OBJECT_STORE else Broadcasts(rollout, backend)
+    return (
+        ObjectStore(rollout)
+        if transport is SyncTransport.OBJECT_STORE
+        else Broadcasts(rollout, backend)
+    )

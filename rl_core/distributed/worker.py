@@ -68,9 +68,19 @@ class DeviceWorker:
         with socket.socket() as probe:
             probe.bind(("", 0))
             port = probe.getsockname()[1]
-        host = "127.0.0.1" if self.info.world_size == 1 else socket.gethostbyname(socket.gethostname())
+        host = (
+            "127.0.0.1" if self.info.world_size == 1 else socket.gethostbyname(socket.gethostname())
+        )
         started = start_time(psutil.Process())
-        return Address(host, socket.gethostname(), os.getpid(), started, port, self.server.port, self.server.token)
+        return Address(
+            host,
+            socket.gethostname(),
+            os.getpid(),
+            started,
+            port,
+            self.server.port,
+            self.server.token,
+        )
 
     def join_group(self, address: str, port: int) -> Failure | None:
         """Set memory and threads, and join the process group of the block."""
@@ -87,35 +97,55 @@ class DeviceWorker:
             if info.device_kind == "cuda":
                 torch.cuda.set_device(0)
             timeout = timedelta(seconds=self.collective_timeout_s)
-            # Subgroups (device meshes) do not inherit the world group's timeout but read these defaults.
+            # Subgroups (device meshes) do not inherit the world group's timeout but read these
+            # defaults.
             for default in ("default_pg_timeout", "default_pg_nccl_timeout"):
                 setattr(dist.distributed_c10d, default, timeout)
-            # A slow start is no hung collective: ranks meet at the store first, with a patience of their own.
+            # A slow start is no hung collective: ranks meet at the store first, with a patience of
+            # their own.
             patience = timedelta(seconds=START_TIMEOUT_S)
             store = dist.TCPStore(  # pyright: ignore[reportPrivateImportUsage]
                 address, port, info.world_size, info.rank == 0, timeout=patience
             )
             dist.init_process_group(
-                info.collective_backend, store=store, rank=info.rank, world_size=info.world_size, timeout=timeout
+                info.collective_backend,
+                store=store,
+                rank=info.rank,
+                world_size=info.world_size,
+                timeout=timeout,
             )
         return report.failure
 
     def build(
-        self, name: str, factory: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]
+        self,
+        name: str,
+        factory: Callable[..., object],
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
     ) -> Failure | None:
         """Construct a sibling; a class with `needs_rank_info` gets this worker's."""
         owner = factory if isinstance(factory, type) else getattr(factory, "__self__", None)
-        with self._reported(f"{name}.{'__init__' if owner is factory else factory.__name__}") as report:
+        with self._reported(
+            f"{name}.{'__init__' if owner is factory else factory.__name__}"
+        ) as report:
             named = {key: self._resolve(value) for key, value in kwargs.items()}
             if getattr(owner, "needs_rank_info", False):
                 named["rank_info"] = self.info
             self.objects[name] = factory(*map(self._resolve, args), **named)
-            # A sibling lives as long as its process: walking through it for garbage, a third of a second, finds none.
+            # A sibling lives as long as its process: walking through it for garbage, a third of a
+            # second, finds none.
             gc.freeze()
         return report.failure
 
     def call(
-        self, name: str, method: str, args: tuple[object, ...], kwargs: dict[str, object], *, wanted: bool, stored: bool
+        self,
+        name: str,
+        method: str,
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        *,
+        wanted: bool,
+        stored: bool,
     ) -> object:
         """Call a sibling's method.
 
@@ -149,7 +179,11 @@ class DeviceWorker:
             return self.objects[value.name]
         if type(value) is tuple or type(value) is list:
             return type(value)(map(self._resolve, value))
-        return {key: self._resolve(entry) for key, entry in value.items()} if type(value) is dict else value
+        return (
+            {key: self._resolve(entry) for key, entry in value.items()}
+            if type(value) is dict
+            else value
+        )
 
 
 @dataclass

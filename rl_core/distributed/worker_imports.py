@@ -9,5 +9,10 @@ from importlib import import_module
 from rl_core.runtime.fast_imports import fast_imports
 
 with fast_imports():
-    for name in ("rl_core.distributed.worker", "rl_core.trainers.text", "transformers.modeling_utils", "peft"):
+    for name in (
+        "rl_core.distributed.worker",
+        "rl_core.trainers.text",
+        "transformers.modeling_utils",
+        "peft",
+    ):
         import_module(name)

@@ -52,11 +52,15 @@ def examine_machine(home: Home) -> Iterator[Finding]:
 
 def cores() -> Finding:
     """Check how many cores this process may use, and how busy they are."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    usable = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     load = os.getloadavg()[0]
     found = f"{usable} usable, load {load:.1f}"
     if load > BUSY * usable:
-        return warning(AREA, "cores", found, "wait for what else runs (`top`), or expect steps to take longer")
+        return warning(
+            AREA, "cores", found, "wait for what else runs (`top`), or expect steps to take longer"
+        )
     return good(AREA, "cores", found)
 
 
@@ -67,7 +71,11 @@ def products(in_bfloat16: bool) -> Finding:
     """
     if in_bfloat16:
         return good(AREA, "processor", "multiplies in bfloat16")
-    return good(AREA, "processor", "has no products in bfloat16: they are computed in float32, and take longer")
+    return good(
+        AREA,
+        "processor",
+        "has no products in bfloat16: they are computed in float32, and take longer",
+    )
 
 
 def accelerators() -> Finding:
@@ -76,7 +84,9 @@ def accelerators() -> Finding:
 
     if not torch.cuda.is_available():
         return good(AREA, "accelerators", "none; the profile `cpu` is for this machine")
-    devices = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+    devices = [
+        torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())
+    ]
     named = ", ".join(f"{device.name} ({device.total_memory / GIB:.0f} GiB)" for device in devices)
     return good(AREA, "accelerators", f"{len(devices)}: {named}")
 
@@ -88,11 +98,17 @@ def memory(available: int, allowed: int | None) -> Finding:
     limit.
     """
     room = available if allowed is None else min(available, allowed)
-    found = f"{room / GIB:.1f} GiB available" + ("" if allowed is None else f" (limit leaves {allowed / GIB:.1f} GiB)")
+    found = f"{room / GIB:.1f} GiB available" + (
+        "" if allowed is None else f" (limit leaves {allowed / GIB:.1f} GiB)"
+    )
     if room < TOO_LITTLE_MEMORY:
-        return problem(AREA, "memory", found, "end what else runs; the smallest language model needs 2 GiB")
+        return problem(
+            AREA, "memory", found, "end what else runs; the smallest language model needs 2 GiB"
+        )
     if room < LITTLE_MEMORY:
-        return warning(AREA, "memory", found, "set placement.micro_batch_size=1, or end what else runs")
+        return warning(
+            AREA, "memory", found, "set placement.micro_batch_size=1, or end what else runs"
+        )
     return good(AREA, "memory", found)
 
 
@@ -103,7 +119,9 @@ def shared_memory(free: int) -> Finding:
     """
     found = f"{free / GIB:.1f} GiB in /dev/shm"
     if free < LITTLE_SHARED_MEMORY:
-        return warning(AREA, "shared memory", found, "give a container more: docker run --shm-size=4g")
+        return warning(
+            AREA, "shared memory", found, "give a container more: docker run --shm-size=4g"
+        )
     return good(AREA, "shared memory", found)
 
 
@@ -111,8 +129,14 @@ def disk(name: str, folder: Path) -> Finding:
     """Check the disk space for checkpoints, exports and Ray's objects."""
     usage = shutil.disk_usage(_nearest(folder))
     percent = 100 * (1 - usage.free / usage.total)
-    found = f"{usage.free / GIB:.1f} GiB free of {usage.total / GIB:.0f} at {folder} ({percent:.0f} % used)"
-    mend = f"remove old runs, or set {'RL_TRAIN_HOME' if name == 'home' else 'TMPDIR'} to a larger disk"
+    found = (
+        f"{usage.free / GIB:.1f} GiB free of {usage.total / GIB:.0f} at {folder} ({percent:.0f} "
+        "% used)"
+    )
+    mend = (
+        f"remove old runs, or set {'RL_TRAIN_HOME' if name == 'home' else 'TMPDIR'} to a larger "
+        "disk"
+    )
     if usage.free < TOO_LITTLE_DISK:
         return problem(AREA, f"disk of {name}", found, mend)
     if usage.free < LITTLE_DISK or percent > FULL_PERCENT:
@@ -122,7 +146,10 @@ def disk(name: str, folder: Path) -> Finding:
 
 def writing(name: str, folder: Path) -> Finding:
     """Check that a file can be written to the folder, by writing one."""
-    mend = f"set {'RL_TRAIN_HOME' if name == 'home' else 'TMPDIR'} to a folder of your own, or change its owner"
+    mend = (
+        f"set {'RL_TRAIN_HOME' if name == 'home' else 'TMPDIR'} to a folder of your own, or "
+        "change its owner"
+    )
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".rl-train-doctor-") as file:
@@ -137,7 +164,10 @@ def writing(name: str, folder: Path) -> Finding:
 def locking(folder: Path) -> Finding:
     """Check that SQLite and file locks work in the folder; on some network file systems they do
     not."""
-    mend = "put RL_TRAIN_HOME on a local disk, or use PostgreSQL and an MLflow server (docs/operating.md)"
+    mend = (
+        "put RL_TRAIN_HOME on a local disk, or use PostgreSQL and an MLflow server "
+        "(docs/operating.md)"
+    )
     try:
         with (
             tempfile.TemporaryDirectory(dir=folder, prefix=".rl-train-doctor-") as scratch,
@@ -150,7 +180,9 @@ def locking(folder: Path) -> Finding:
     except (OSError, sqlite3.Error) as error:
         return problem(AREA, "locks in home", f"{folder}: {error}", mend)
     if not locked:
-        return problem(AREA, "locks in home", f"{folder}: two writers were let into one SQLite database", mend)
+        return problem(
+            AREA, "locks in home", f"{folder}: two writers were let into one SQLite database", mend
+        )
     return good(AREA, "locks in home", "file locks and SQLite work")
 
 

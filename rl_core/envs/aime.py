@@ -30,7 +30,12 @@ def read_final(tail: str) -> str | None:
         line = answers[-1][1]
         inner = last_boxed(line)
         text = line if inner is None else inner
-        text = re.sub(r"<\|?(?:im_end|eot_id|endoftext|/?s)\|?>", "", text).strip().strip("*_`").strip()
+        text = (
+            re.sub(r"<\|?(?:im_end|eot_id|endoftext|/?s)\|?>", "", text)
+            .strip()
+            .strip("*_`")
+            .strip()
+        )
         return text.rstrip(".").strip() or None
     return (boxed.strip() or None) if boxed is not None else None
 
@@ -50,7 +55,9 @@ class AIMEEnv(BaseTextEnv):
     ground_truth_kinds: ClassVar[frozenset[str]] = frozenset({"string", "number", "list"})
 
     def __init__(
-        self, env_config: Config | Mapping[str, Any] | None = None, extras: Mapping[str, Any] | None = None
+        self,
+        env_config: Config | Mapping[str, Any] | None = None,
+        extras: Mapping[str, Any] | None = None,
     ) -> None:
         """Check the row.
 
@@ -66,10 +73,14 @@ class AIMEEnv(BaseTextEnv):
         was read (or None)."""
         self.turns += 1
         pred = read_final(action[-self.config.tail_characters :])
-        acc = pred is not None and any(self._verifier.value.same(truth, pred) for truth in self.truths)
+        acc = pred is not None and any(
+            self._verifier.value.same(truth, pred) for truth in self.truths
+        )
         self._metrics = {"acc": float(acc), "answered": float(pred is not None)}
         metadata = {"acc": acc, "pred": pred}
-        return BaseTextEnvStepOutput(observations=[], reward=1.0 if acc else -1.0, done=True, metadata=metadata)
+        return BaseTextEnvStepOutput(
+            observations=[], reward=1.0 if acc else -1.0, done=True, metadata=metadata
+        )
 
     def close(self) -> None:
         """Release the process that compares answers."""

@@ -54,7 +54,9 @@ class BaseTextEnv:
         max_turns: int = Field(default=1, ge=1)
         """Maximum number of turns; `max_turns` in the row or in its `extra_info` overrides it."""
 
-    ground_truth_kinds: ClassVar[frozenset[str]] = frozenset({"string", "number", "list", "test_cases"})
+    ground_truth_kinds: ClassVar[frozenset[str]] = frozenset(
+        {"string", "number", "list", "test_cases"}
+    )
     """Kinds of `reward_spec.ground_truth` that this environment accepts."""
     tags: ClassVar[frozenset[str]] = tag_pairs("think")
     """Tags that the environment reads in replies. If they are special tokens of a tokenizer, they
@@ -64,7 +66,9 @@ class BaseTextEnv:
     it to `rollout.episodes.at_once`."""
 
     def __init__(
-        self, env_config: Config | Mapping[str, Any] | None = None, extras: Mapping[str, Any] | None = None
+        self,
+        env_config: Config | Mapping[str, Any] | None = None,
+        extras: Mapping[str, Any] | None = None,
     ) -> None:
         """Check the row.
 
@@ -151,7 +155,10 @@ class BaseTextEnv:
             value = _from_json(value)
         if ground_truth_kind(value) not in self.ground_truth_kinds:
             allowed = ", ".join(sorted(self.ground_truth_kinds))
-            raise EnvError(f"{self.where}: reward_spec.ground_truth must be one of ({allowed}), got {value!r:.200}")
+            raise EnvError(
+                f"{self.where}: reward_spec.ground_truth must be one of ({allowed}), got "
+                f"{value!r:.200}"
+            )
         return value
 
     @property
@@ -191,8 +198,15 @@ class BaseTextEnv:
         value = self.row_value("max_turns")
         if value is None:
             return self.config.max_turns
-        if isinstance(value, bool) or not isinstance(value, int | float) or value < 1 or value != int(value):
-            raise EnvError(f"{self.where}: max_turns must be a whole number of at least 1, got {value!r}")
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or value < 1
+            or value != int(value)
+        ):
+            raise EnvError(
+                f"{self.where}: max_turns must be a whole number of at least 1, got {value!r}"
+            )
         return int(value)
 
 

@@ -37,7 +37,9 @@ class Geo3kEnv(BaseTextEnv):
     ground_truth_kinds: ClassVar[frozenset[str]] = frozenset({"string", "number", "list"})
 
     def __init__(
-        self, env_config: Config | Mapping[str, Any] | None = None, extras: Mapping[str, Any] | None = None
+        self,
+        env_config: Config | Mapping[str, Any] | None = None,
+        extras: Mapping[str, Any] | None = None,
     ) -> None:
         """Check the row.
 
@@ -52,9 +54,14 @@ class Geo3kEnv(BaseTextEnv):
         """Grade the reply; `metadata` has the answer that was read, `accuracy` and `format`."""
         self.turns += 1
         answer = last_boxed(after_thinking(action))
-        accuracy = float(answer is not None and any(self._verifier.value.same(truth, answer) for truth in self.truths))
+        accuracy = float(
+            answer is not None
+            and any(self._verifier.value.same(truth, answer) for truth in self.truths)
+        )
         form = _FORM.fullmatch(action)
-        format_score = float(form is not None and bool(form[1].strip()) and last_boxed(form[2]) is not None)
+        format_score = float(
+            form is not None and bool(form[1].strip()) and last_boxed(form[2]) is not None
+        )
         weight = self.config.format_weight
         self._metrics = {"accuracy": accuracy, "format": format_score}
         reward = (1 - weight) * accuracy + weight * format_score

@@ -60,7 +60,9 @@ def read_truths(env: BaseTextEnv) -> list[Decimal]:
     try:
         return [read_truth(answer) for answer in answers]
     except ValueError as error:
-        raise EnvError(f"{env.where}: reward_spec.ground_truth must be a number: {error}") from error
+        raise EnvError(
+            f"{env.where}: reward_spec.ground_truth must be a number: {error}"
+        ) from error
 
 
 @environments.register("gsm8k")

@@ -18,8 +18,8 @@ from rl_core.envs.gsm8k import read_answer, read_truths
 from rl_core.envs.registration import environments
 
 TRY_AGAIN = (
-    "That is not the final answer yet. Check your reasoning step by step, then give a tentative answer in the form "
-    "'#### <number>'."
+    "That is not the final answer yet. Check your reasoning step by step, then give a tentative "
+    "answer in the form '#### <number>'."
 )
 LAST_TURN = "This is your last turn. Give the final answer alone, in the form '#### <number>'."
 
@@ -41,7 +41,9 @@ class GSM8kMultiTurnEnv(BaseTextEnv):
     ground_truth_kinds: ClassVar[frozenset[str]] = frozenset({"string", "number", "list"})
 
     def __init__(
-        self, env_config: Config | Mapping[str, Any] | None = None, extras: Mapping[str, Any] | None = None
+        self,
+        env_config: Config | Mapping[str, Any] | None = None,
+        extras: Mapping[str, Any] | None = None,
     ) -> None:
         """Check the row.
 
@@ -66,7 +68,9 @@ class GSM8kMultiTurnEnv(BaseTextEnv):
             text = LAST_TURN if self.turns + 1 == self.max_turns else TRY_AGAIN
             observations = [{"role": "user", "content": text}]
         metadata = {"answer": None if answer is None else str(answer)}
-        return BaseTextEnvStepOutput(observations=observations, reward=reward, done=done, metadata=metadata)
+        return BaseTextEnvStepOutput(
+            observations=observations, reward=reward, done=done, metadata=metadata
+        )
 
     def get_metrics(self) -> dict[str, float]:
         """Return `correct` (0 or 1), `turns`, and `answered` (share of well-formed turns)."""

@@ -25,7 +25,15 @@ from rl_core.envs.base import BaseTextEnv, BaseTextEnvStepOutput, plain
 from rl_core.envs.registration import environments
 from rl_core.envs.tools.code import last_code_block
 from rl_core.envs.tools.grading import read_literal, same_output, same_result
-from rl_core.envs.tools.sandbox import Call, Execution, Outcome, Sandbox, SandboxMode, SandboxSettings, lease_pool
+from rl_core.envs.tools.sandbox import (
+    Call,
+    Execution,
+    Outcome,
+    Sandbox,
+    SandboxMode,
+    SandboxSettings,
+    lease_pool,
+)
 from rl_core.errors import EnvError
 from schemas.numbers import Seconds
 
@@ -67,7 +75,9 @@ class LCBEnv(BaseTextEnv):
     max_concurrent_steps: ClassVar[int | None] = os.cpu_count()
 
     def __init__(
-        self, env_config: Config | Mapping[str, Any] | None = None, extras: Mapping[str, Any] | None = None
+        self,
+        env_config: Config | Mapping[str, Any] | None = None,
+        extras: Mapping[str, Any] | None = None,
     ) -> None:
         """Check the row and lease a sandbox pool.
 
@@ -76,8 +86,13 @@ class LCBEnv(BaseTextEnv):
         super().__init__(env_config, extras)
         self.tests = [self._test(index, case) for index, case in enumerate(self.ground_truth)]
         if not any(test.call or str(test.expected).strip() for test in self.tests):
-            raise EnvError(f"{self.where}: every expected output is empty: a program that prints nothing would pass")
-        settings = SandboxSettings(mode=self.config.sandbox, memory_bytes=self.config.memory_mb * 2**20)
+            raise EnvError(
+                f"{self.where}: every expected output is empty: a program that prints nothing "
+                "would pass"
+            )
+        settings = SandboxSettings(
+            mode=self.config.sandbox, memory_bytes=self.config.memory_mb * 2**20
+        )
         self._pool = lease_pool(settings)
         self._metrics: dict[str, float] = {}
 
@@ -87,7 +102,9 @@ class LCBEnv(BaseTextEnv):
         self.turns += 1
         source = last_code_block(action)
         if source is None or len(source) > MAX_SOURCE_CHARACTERS:
-            return self._verdict(0, {"failure": "no code block" if source is None else "the program is too long"})
+            return self._verdict(
+                0, {"failure": "no code block" if source is None else "the program is too long"}
+            )
         started = time.monotonic()
         with self._pool.value.sandbox(source) as sandbox:
             for index, test in enumerate(self.tests):
@@ -111,7 +128,9 @@ class LCBEnv(BaseTextEnv):
 
     def _failure(self, sandbox: Sandbox, test: TestCase, timeout_s: float) -> dict[str, Any] | None:
         """Return the reason why the program fails the test, or None if it passes."""
-        execution = sandbox.run(timeout_s=timeout_s, stdin=test.stdin, call=test.call, call_bare=test.call is None)
+        execution = sandbox.run(
+            timeout_s=timeout_s, stdin=test.stdin, call=test.call, call_bare=test.call is None
+        )
         if execution.outcome == Outcome.FINISHED:
             return None if _passes(test, execution) else {"failure": "wrong answer"}
         tail = execution.stderr[-500:].decode("utf-8", "replace")
@@ -151,7 +170,9 @@ class LCBEnv(BaseTextEnv):
             except ValueError as error:
                 raise EnvError(f"{place}.metadata is not JSON: {metadata!r:.100}") from error
         names = metadata if isinstance(metadata, Mapping) else {}
-        name = names.get("func_name") or names.get("fn_name") or self.row_value("func_name", "fn_name")
+        name = (
+            names.get("func_name") or names.get("fn_name") or self.row_value("func_name", "fn_name")
+        )
         kind = case.get("testtype")
         if kind not in (None, "", "stdin", "functional"):
             raise EnvError(f"{place}.testtype must be stdin or functional, got {kind!r}")

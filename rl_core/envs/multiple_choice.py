@@ -19,7 +19,9 @@ from rl_core.envs.tools.code import after_thinking
 from rl_core.errors import EnvError
 
 _WRAPPER = re.compile(r"\\(?:text|textbf|textrm|mathrm|mathbf|mathsf|boldsymbol)\s*\{([^{}]*)\}")
-_LETTER = re.compile(r"(?:option|choice|answer)?\s*:?\s*[(\[]?\s*([A-Za-z])\s*[)\]]?\s*[.:,]?", re.IGNORECASE)
+_LETTER = re.compile(
+    r"(?:option|choice|answer)?\s*:?\s*[(\[]?\s*([A-Za-z])\s*[)\]]?\s*[.:,]?", re.IGNORECASE
+)
 
 
 @environments.register("multiple_choice")
@@ -32,7 +34,9 @@ class MultipleChoiceEnv(BaseTextEnv):
     ground_truth_kinds: ClassVar[frozenset[str]] = frozenset({"string"})
 
     def __init__(
-        self, env_config: Config | Mapping[str, Any] | None = None, extras: Mapping[str, Any] | None = None
+        self,
+        env_config: Config | Mapping[str, Any] | None = None,
+        extras: Mapping[str, Any] | None = None,
     ) -> None:
         """Check the row.
 
@@ -46,7 +50,9 @@ class MultipleChoiceEnv(BaseTextEnv):
         letter = read_letter(truth, self.options) or (same[0] if len(same) == 1 else None)
         if letter is None or (self.options and letter not in self.options):
             offered = ", ".join(self.options) or "a letter"
-            raise EnvError(f"{self.where}: reward_spec.ground_truth must be one of {offered}, got {truth!r}")
+            raise EnvError(
+                f"{self.where}: reward_spec.ground_truth must be one of {offered}, got {truth!r}"
+            )
         self.letter = letter
         self._metrics: dict[str, float] = {}
 
@@ -58,7 +64,9 @@ class MultipleChoiceEnv(BaseTextEnv):
         answer = letters.pop() if len(letters) == 1 else None
         reward = float(answer == self.letter)
         self._metrics = {"correct": reward, "answered": float(answer is not None)}
-        return BaseTextEnvStepOutput(observations=[], reward=reward, done=True, metadata={"answer": answer})
+        return BaseTextEnvStepOutput(
+            observations=[], reward=reward, done=True, metadata={"answer": answer}
+        )
 
     def get_metrics(self) -> dict[str, float]:
         """Return `correct` and `answered`, 0 or 1 each."""
@@ -85,14 +93,22 @@ def read_letter(text: str, options: Mapping[str, str]) -> str | None:
 def _options(value: Any) -> dict[str, str]:
     value = plain(value)
     if isinstance(value, Mapping):
-        return {str(key).strip("(). ").upper(): str(text) for key, text in value.items() if text is not None}
+        return {
+            str(key).strip("(). ").upper(): str(text)
+            for key, text in value.items()
+            if text is not None
+        }
     texts = [str(text) for text in value or []]
     # Options may be written with their letters: "A. Rome".
     marked = [
-        re.match(rf"\(?{letter}[).:]\s*", text) for letter, text in zip(string.ascii_uppercase, texts, strict=False)
+        re.match(rf"\(?{letter}[).:]\s*", text)
+        for letter, text in zip(string.ascii_uppercase, texts, strict=False)
     ]
     cut = [mark.end() for mark in marked if mark] if texts and all(marked) else [0] * len(texts)
-    return {letter: text[start:] for letter, text, start in zip(string.ascii_uppercase, texts, cut, strict=False)}
+    return {
+        letter: text[start:]
+        for letter, text, start in zip(string.ascii_uppercase, texts, cut, strict=False)
+    }
 
 
 def _words(text: str) -> str:

@@ -37,7 +37,13 @@ reason."""
 
 _EVALUATED_LITERALS = frozenset({"binary_matrix", "n_queens", "spiral_matrix", "string_insertion"})
 _EVALUATED_ARITHMETIC = frozenset(
-    {"countdown", "intermediate_integration", "polynomial_multiplication", "puzzle24", "simple_integration"}
+    {
+        "countdown",
+        "intermediate_integration",
+        "polynomial_multiplication",
+        "puzzle24",
+        "simple_integration",
+    }
 )
 
 
@@ -62,7 +68,9 @@ class ReasoningGymEnv(BaseTextEnv):
     tags: ClassVar[frozenset[str]] = tag_pairs("think", "answer")
 
     def __init__(
-        self, env_config: Config | Mapping[str, Any] | None = None, extras: Mapping[str, Any] | None = None
+        self,
+        env_config: Config | Mapping[str, Any] | None = None,
+        extras: Mapping[str, Any] | None = None,
     ) -> None:
         """Check the row.
 
@@ -75,7 +83,10 @@ class ReasoningGymEnv(BaseTextEnv):
         self.index = self._field("index", int)
         if self.task in UNSOUND_SCORERS and not self.config.allow_unsound_scorers:
             reason = UNSOUND_SCORERS[self.task]
-            raise EnvError(f"{self.where}: task {self.task!r}: {reason}; set allow_unsound_scorers to use it anyway")
+            raise EnvError(
+                f"{self.where}: task {self.task!r}: {reason}; set allow_unsound_scorers to use "
+                "it anyway"
+            )
         self._metrics: dict[str, float] = {}
 
     def init(self, prompt: list[Message]) -> tuple[list[Message], dict[str, Any]]:
@@ -112,12 +123,15 @@ class ReasoningGymEnv(BaseTextEnv):
         try:
             entry = dict(self._dataset[self.index])
         except IndexError as error:
-            raise EnvError(f"{self.where}: task {self.task!r} has no index {self.index}: {error}") from error
+            raise EnvError(
+                f"{self.where}: task {self.task!r} has no index {self.index}: {error}"
+            ) from error
         question = self.extra_info.get("question")
         if question is not None and question != entry["question"]:
             raise EnvError(
-                f"{self.where}: task {self.task!r} with seed {self.seed} and index {self.index} no longer asks the"
-                f" row's question; prepare the data again with this version of reasoning-gym, or put size into config"
+                f"{self.where}: task {self.task!r} with seed {self.seed} and index {self.index} "
+                "no longer asks the row's question; prepare the data again with this version of "
+                "reasoning-gym, or put size into config"
             )
         if self.reward_spec.get("ground_truth") is not None:
             entry["answer"] = str(self.ground_truth)
@@ -133,7 +147,9 @@ class ReasoningGymEnv(BaseTextEnv):
         try:
             return _dataset(self.task, json.dumps(config, sort_keys=True))
         except (TypeError, ValueError, AssertionError) as error:
-            raise EnvError(f"{self.where}: task {self.task!r} cannot be made with {config}: {error}") from error
+            raise EnvError(
+                f"{self.where}: task {self.task!r} cannot be made with {config}: {error}"
+            ) from error
 
     def _score(self, answer: str | None) -> tuple[float, str | None]:
         if answer is None or not _is_safe(self.task, answer):
@@ -149,7 +165,9 @@ class ReasoningGymEnv(BaseTextEnv):
         if isinstance(value, float) and kind is int and value.is_integer():
             value = int(value)
         if not isinstance(value, kind) or isinstance(value, bool) or (kind is int and value < 0):
-            expected = "a task name of reasoning-gym" if kind is str else "a whole number of at least 0"
+            expected = (
+                "a task name of reasoning-gym" if kind is str else "a whole number of at least 0"
+            )
             raise EnvError(f"{self.where}: extra_info.{name} must be {expected}, got {value!r}")
         return value
 
@@ -160,7 +178,9 @@ def _is_safe(task: str, answer: str) -> bool:
     if task in _EVALUATED_ARITHMETIC:
         return is_plain_arithmetic(answer)
     # NaN passes a test of the form `error > tolerance` as a right answer.
-    return task != "complex_arithmetic" or not any(word in answer.lower() for word in ("nan", "inf"))
+    return task != "complex_arithmetic" or not any(
+        word in answer.lower() for word in ("nan", "inf")
+    )
 
 
 @lru_cache(maxsize=256)

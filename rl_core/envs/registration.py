@@ -39,7 +39,9 @@ class EnvSpec:
         """Import the class. Raises: EnvError when it cannot be imported or has no `step`."""
         cls = _import(self.entry_point) if isinstance(self.entry_point, str) else self.entry_point
         if not (inspect.isclass(cls) and callable(getattr(cls, "step", None))):
-            raise EnvError(f"environment {self.id!r}: {self.entry_point!r} is not a class with a step method")
+            raise EnvError(
+                f"environment {self.id!r}: {self.entry_point!r} is not a class with a step method"
+            )
         return cls
 
 
@@ -72,7 +74,10 @@ def spec(env_id: str, options: Mapping[str, Any] | None = None) -> EnvSpec:
     """
     if options and options.get("target") is not None:
         if env_id in _builtin_names():
-            raise EnvError(f"environment {env_id!r} is built in; give the class {options['target']} another name")
+            raise EnvError(
+                f"environment {env_id!r} is built in; give the class {options['target']} another "
+                "name"
+            )
         return EnvSpec(env_id, str(options["target"]), dict(options.get("kwargs") or {}))
     if env_id in _specs:
         return _specs[env_id]
@@ -83,7 +88,9 @@ def spec(env_id: str, options: Mapping[str, Any] | None = None) -> EnvSpec:
     raise EnvError(f"unknown environment {env_id!r}{nearest(env_id, registered())}")
 
 
-def make(env_id: str, env_config: Any = None, extras: Mapping[str, Any] | None = None, **kwargs: Any) -> BaseTextEnv:
+def make(
+    env_id: str, env_config: Any = None, extras: Mapping[str, Any] | None = None, **kwargs: Any
+) -> BaseTextEnv:
     """Create an environment for one row.
 
     Args:
@@ -100,7 +107,11 @@ def make(env_id: str, env_config: Any = None, extras: Mapping[str, Any] | None =
     if options is not None:
         env_config = as_settings(cls, own_options(options))
     given: dict[str, Any] = {"env_config": env_config, "extras": extras}
-    arguments = {**known.kwargs, **{key: value for key, value in given.items() if value is not None}, **kwargs}
+    arguments = {
+        **known.kwargs,
+        **{key: value for key, value in given.items() if value is not None},
+        **kwargs,
+    }
     arguments = {"env_config": {}, "extras": {}, **arguments}
     return cls(**arguments)
 
@@ -137,8 +148,14 @@ def portable_options(options: Mapping[str, Mapping[str, Any]]) -> dict[str, dict
         entry = known.entry_point
         path = entry if isinstance(entry, str) else f"{entry.__module__}:{entry.__qualname__}"
         if not isinstance(entry, str) and (entry.__module__ == "__main__" or "<locals>" in path):
-            raise EnvError(f"environment {env_id!r}: workers cannot import {path}; put the class into a module")
-        portable[env_id] = {"target": path, "kwargs": dict(known.kwargs), **portable.get(env_id, {})}
+            raise EnvError(
+                f"environment {env_id!r}: workers cannot import {path}; put the class into a module"
+            )
+        portable[env_id] = {
+            "target": path,
+            "kwargs": dict(known.kwargs),
+            **portable.get(env_id, {}),
+        }
     return portable
 
 
@@ -155,7 +172,8 @@ def kinds_of(cls: type) -> frozenset[str]:
 
 
 def _builtin_names() -> list[str]:
-    # Rollout threads may ask at once; without the lock a second one would see a half-filled registry.
+    # Rollout threads may ask at once; without the lock a second one would see a half-filled
+    # registry.
     with _discovery:
         return environments.names()
 

@@ -22,7 +22,9 @@ class RewriteEnv(BaseTextEnv):
     """Accepted kinds of ground truth: none, since the environment does not read it."""
 
     def __init__(
-        self, env_config: Config | Mapping[str, Any] | None = None, extras: Mapping[str, Any] | None = None
+        self,
+        env_config: Config | Mapping[str, Any] | None = None,
+        extras: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(env_config, extras)
 

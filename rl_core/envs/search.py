@@ -77,7 +77,9 @@ class SearchEnv(BaseTextEnv):
     tags: ClassVar[frozenset[str]] = tag_pairs("think", "search", "information", "answer")
 
     def __init__(
-        self, env_config: Config | Mapping[str, Any] | None = None, extras: Mapping[str, Any] | None = None
+        self,
+        env_config: Config | Mapping[str, Any] | None = None,
+        extras: Mapping[str, Any] | None = None,
     ) -> None:
         """Check the row and create its tools.
 
@@ -93,10 +95,14 @@ class SearchEnv(BaseTextEnv):
         self.turns += 1
         answer = last_tag(action)
         if answer is not None or self.turns >= self.max_turns:
-            reward = float(answer is not None and any(exact_match(answer, truth) for truth in self.truths))
+            reward = float(
+                answer is not None and any(exact_match(answer, truth) for truth in self.truths)
+            )
             self._metrics.update(correct=reward, answered=float(answer is not None))
             metadata = {"answer": answer.strip() if answer is not None else None}
-            return BaseTextEnvStepOutput(observations=[], reward=reward, done=True, metadata=metadata)
+            return BaseTextEnvStepOutput(
+                observations=[], reward=reward, done=True, metadata=metadata
+            )
         query = _SEARCH.search(action)
         if query is None:
             text, metadata = NO_QUERY, {"tool_group": None, "tool_name": None, "tool_input": ""}
@@ -108,7 +114,10 @@ class SearchEnv(BaseTextEnv):
             self._metrics["searches"] += 1
             self._metrics["search_errors"] += "Search error" in found[:24]
         return BaseTextEnvStepOutput(
-            observations=[{"role": "user", "content": text}], reward=0.0, done=False, metadata=metadata
+            observations=[{"role": "user", "content": text}],
+            reward=0.0,
+            done=False,
+            metadata=metadata,
         )
 
     def get_metrics(self) -> dict[str, float]:

@@ -61,7 +61,9 @@ class SearchCodeEnv(BaseTextEnv):
     max_concurrent_steps: ClassVar[int | None] = os.cpu_count()
 
     def __init__(
-        self, env_config: Config | Mapping[str, Any] | None = None, extras: Mapping[str, Any] | None = None
+        self,
+        env_config: Config | Mapping[str, Any] | None = None,
+        extras: Mapping[str, Any] | None = None,
     ) -> None:
         """Check the row and create its tools.
 
@@ -83,18 +85,29 @@ class SearchCodeEnv(BaseTextEnv):
             reward = float(answer is not None and answer in self.truths)
             self._metrics.update(correct=reward, answered=float(answer is not None))
             metadata: dict[str, Any] = {"answer": None if answer is None else str(answer)}
-            return BaseTextEnvStepOutput(observations=[], reward=reward, done=True, metadata=metadata)
+            return BaseTextEnvStepOutput(
+                observations=[], reward=reward, done=True, metadata=metadata
+            )
         name, argument = _read_call(action)
         group = self.tool_to_toolgroup.get(name or "")
-        metadata = {"tool_group": group, "tool_name": name if group else None, "tool_input": argument}
+        metadata = {
+            "tool_group": group,
+            "tool_name": name if group else None,
+            "tool_input": argument,
+        }
         if group is None:
-            known = " or ".join(f"<tool><{tool}>...</{tool}></tool>" for tool in sorted(self.tool_to_toolgroup))
+            known = " or ".join(
+                f"<tool><{tool}>...</{tool}></tool>" for tool in sorted(self.tool_to_toolgroup)
+            )
             text = f"No tool was called. Write {known}, or finish with <solution>...</solution>."
         else:
             self._metrics["tool_calls"] += 1
             text = self._execute_tool(group, name or "", [argument])
         return BaseTextEnvStepOutput(
-            observations=[{"role": "user", "content": text}], reward=0.0, done=False, metadata=metadata
+            observations=[{"role": "user", "content": text}],
+            reward=0.0,
+            done=False,
+            metadata=metadata,
         )
 
     def get_metrics(self) -> dict[str, float]:

@@ -35,7 +35,10 @@ from rl_core.envs.tools.sql import (
 from rl_core.errors import EnvError
 from schemas.numbers import Seconds
 
-NO_QUERY = "Your previous action is invalid. Think inside <think>, then write one query inside <sql> and </sql>."
+NO_QUERY = (
+    "Your previous action is invalid. Think inside <think>, then write one query inside <sql> "
+    "and </sql>."
+)
 
 _SQL = re.compile(r"<sql>(.*?)</sql>", re.DOTALL)
 _SOLUTION = re.compile(r"<solution>(.*?)</solution>", re.DOTALL)
@@ -67,7 +70,9 @@ class Text2SQLEnv(BaseTextEnv):
     tags: ClassVar[frozenset[str]] = tag_pairs("think", "sql", "solution", "observation")
 
     def __init__(
-        self, env_config: Config | Mapping[str, Any] | None = None, extras: Mapping[str, Any] | None = None
+        self,
+        env_config: Config | Mapping[str, Any] | None = None,
+        extras: Mapping[str, Any] | None = None,
     ) -> None:
         """Check the row and find its database.
 
@@ -78,7 +83,9 @@ class Text2SQLEnv(BaseTextEnv):
         self.gold_sql = str(self.ground_truth)
         db_id, source = self.row_value("db_id"), self.row_value("data_source", "data")
         if not isinstance(db_id, str) or not isinstance(source, str):
-            raise EnvError(f"{self.where}: db_id and data_source must be strings, got {db_id!r} and {source!r}")
+            raise EnvError(
+                f"{self.where}: db_id and data_source must be strings, got {db_id!r} and {source!r}"
+            )
         self.db_file = database_file(self.config.db_path, source, db_id)
         self.init_tool_groups([SQLCodeExecutorToolGroup(self.db_file, self.config.timeout_s)])
         self.actions: list[str] = []
@@ -107,7 +114,10 @@ class Text2SQLEnv(BaseTextEnv):
         reminder = f"<reminder>You have {left} turns left to complete the task.</reminder>"
         text = f"\n\n<observation>{found}\n{reminder}</observation>\n\n"
         return BaseTextEnvStepOutput(
-            observations=[{"role": "user", "content": text}], reward=0.0, done=False, metadata=metadata
+            observations=[{"role": "user", "content": text}],
+            reward=0.0,
+            done=False,
+            metadata=metadata,
         )
 
     def get_metrics(self) -> dict[str, float]:
@@ -119,11 +129,18 @@ class Text2SQLEnv(BaseTextEnv):
         """Result of the gold query. Raises: EnvError when it fails."""
         status = os.stat(self.db_file)
         try:
-            gold = _run_gold(str(self.db_file), status.st_mtime_ns, self.gold_sql, self.config.gold_timeout_s)
+            gold = _run_gold(
+                str(self.db_file), status.st_mtime_ns, self.gold_sql, self.config.gold_timeout_s
+            )
         except SQLError as error:
-            raise EnvError(f"{self.where}: the gold query {self.gold_sql!r:.200} cannot be run: {error}") from error
+            raise EnvError(
+                f"{self.where}: the gold query {self.gold_sql!r:.200} cannot be run: {error}"
+            ) from error
         if not gold.is_complete:
-            raise EnvError(f"{self.where}: the gold query {self.gold_sql!r:.200} returns more than {MAX_ROWS} rows")
+            raise EnvError(
+                f"{self.where}: the gold query {self.gold_sql!r:.200} returns more than "
+                f"{MAX_ROWS} rows"
+            )
         return gold
 
     def _verdict(self) -> BaseTextEnvStepOutput:
@@ -135,7 +152,10 @@ class Text2SQLEnv(BaseTextEnv):
                 reward = float(self._is_right(solution))
             except SQLError as refused:
                 error, reward = str(refused), 0.0
-        self._metrics = {"correct": float(reward == 1.0), "well_formed": float(solution is not None)}
+        self._metrics = {
+            "correct": float(reward == 1.0),
+            "well_formed": float(solution is not None),
+        }
         metadata = {"solution": solution, **({"error": error} if error is not None else {})}
         return BaseTextEnvStepOutput(observations=[], reward=reward, done=True, metadata=metadata)
 
@@ -154,13 +174,19 @@ def read_solution(actions: list[str]) -> str | None:
     """Return the solution of a conversation, given the model's own turns; None if the format is
     wrong."""
     words = "".join(actions)
-    if words.count("<solution>") != 1 or words.count("</solution>") != 1 or re.search(r"</?observation\b", words):
+    if (
+        words.count("<solution>") != 1
+        or words.count("</solution>") != 1
+        or re.search(r"</?observation\b", words)
+    ):
         return None
     found = _SOLUTION.search(actions[-1])
     if found is None or _TAG.search(found[1]):
         return None
     starts_with_thought = all(action.lstrip().startswith("<think>") for action in actions[1:])
-    if not starts_with_thought or not _THOUGHT.search("".join([*actions[:-1], actions[-1][: found.start()]])):
+    if not starts_with_thought or not _THOUGHT.search(
+        "".join([*actions[:-1], actions[-1][: found.start()]])
+    ):
         return None
     return _unfenced(found[1]) or None
 

@@ -22,7 +22,9 @@ def most_turns(env_id: str, options: Mapping[str, Any] | None = None) -> int:
     return int(fields["max_turns"].default) if "max_turns" in fields else 1
 
 
-def of_several_turns(env_options: Mapping[str, Mapping[str, Any]], default: str | None = None) -> list[str]:
+def of_several_turns(
+    env_options: Mapping[str, Mapping[str, Any]], default: str | None = None
+) -> list[str]:
     """Return the multi-turn environments of a recipe.
 
     Args: default: environment of rows that do not name one.

@@ -51,7 +51,9 @@ def paired_bootstrap(
     return Change(float(changes_N.mean()), float(low), float(high), float((means > margin).mean()))
 
 
-def _resampled_means(changes_N: NDArray[np.float64], num: int, draw: np.random.Generator) -> NDArray[np.float64]:
+def _resampled_means(
+    changes_N: NDArray[np.float64], num: int, draw: np.random.Generator
+) -> NDArray[np.float64]:
     """Return [num] means of N changes drawn with replacement.
 
     A mean does not depend on the rows that its values came from, so the count of each distinct
@@ -61,6 +63,6 @@ def _resampled_means(changes_N: NDArray[np.float64], num: int, draw: np.random.G
     shares_V = counts_V / len(changes_N)
     block = max(1, _MAX_DRAWN // len(values_V))
     sizes = [min(block, num - start) for start in range(0, num, block)]
-    return np.concatenate([draw.multinomial(len(changes_N), shares_V, size) @ values_V for size in sizes]) / len(
-        changes_N
-    )
+    return np.concatenate(
+        [draw.multinomial(len(changes_N), shares_V, size) @ values_V for size in sizes]
+    ) / len(changes_N)

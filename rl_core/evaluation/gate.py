@@ -46,8 +46,12 @@ def judge(challenger: Judged, incumbent: Judged, settings: RegistrationConfig) -
     else:
         objections = []
     decided = decided.model_copy(update={"held": not objections})
-    guards = [_guarded(challenger, incumbent, score, guard) for score, guard in settings.guards.items()]
-    objections += [_objection(guard, settings.guards[guard.score]) for guard in guards if not guard.held]
+    guards = [
+        _guarded(challenger, incumbent, score, guard) for score, guard in settings.guards.items()
+    ]
+    objections += [
+        _objection(guard, settings.guards[guard.score]) for guard in guards if not guard.held
+    ]
     return GateReceipt(
         compared_with=incumbent.name,
         decided_by=decided,
@@ -85,7 +89,9 @@ def uids(rows: Rows) -> list[str]:
     return [row["uid"] for row in rows]
 
 
-def _change(challenger: Judged, incumbent: Judged, score: str, margin: float, where: str) -> ScoreChange:
+def _change(
+    challenger: Judged, incumbent: Judged, score: str, margin: float, where: str
+) -> ScoreChange:
     before, after = paired_scores(incumbent.rows, challenger.rows, score, where)
     change = paired_bootstrap(before, after, margin=margin)
     return ScoreChange(
@@ -115,4 +121,7 @@ def _worsening(found: ScoreChange, guard: GuardConfig) -> tuple[float, float]:
 def _objection(found: ScoreChange, guard: GuardConfig) -> str:
     verb = "fell" if guard.max_drop is not None else "rose"
     worse, allowed = _worsening(found, guard)
-    return f"{found.score} {verb} by {worse:.3f} ({found.before:.3f} to {found.after:.3f}), allowed is {allowed:g}"
+    return (
+        f"{found.score} {verb} by {worse:.3f} ({found.before:.3f} to {found.after:.3f}), allowed "
+        f"is {allowed:g}"
+    )

@@ -46,12 +46,17 @@ def _save(pixels: Any, stem: Path, fps: int) -> str:
         return str(path)
     path = stem.with_suffix(".webp")
     first, *others = [Image.fromarray(frame) for frame in pixels]
-    first.save(path, save_all=True, append_images=others, duration=round(1000 / fps), loop=0, lossless=True)
+    first.save(
+        path, save_all=True, append_images=others, duration=round(1000 / fps), loop=0, lossless=True
+    )
     return str(path)
 
 
 def before_and_after(
-    before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]], scores: Sequence[str], path: Path
+    before: Sequence[Mapping[str, Any]],
+    after: Sequence[Mapping[str, Any]],
+    scores: Sequence[str],
+    path: Path,
 ) -> bool:
     """Write a PNG of the samples of both evaluations, made from the same noise; return False if
     there are none.
@@ -61,13 +66,19 @@ def before_and_after(
     """
     from PIL import Image, ImageDraw
 
-    pairs = [(one, two) for one, two in zip(before, after, strict=True) if one.get("made") and two.get("made")]
+    pairs = [
+        (one, two)
+        for one, two in zip(before, after, strict=True)
+        if one.get("made") and two.get("made")
+    ]
     if not pairs:
         return False
     strips = [_strip(one["made"]) for pair in pairs for one in pair]
     width = 2 * max(strip.width for strip in strips) + 3 * MARGIN
     width = max(width, WRAP * 6 + 2 * MARGIN)
-    sheet = Image.new("RGB", (width * min(COLUMNS, len(pairs)), HEIGHT * -(-len(pairs) // COLUMNS)), "white")
+    sheet = Image.new(
+        "RGB", (width * min(COLUMNS, len(pairs)), HEIGHT * -(-len(pairs) // COLUMNS)), "white"
+    )
     pen = ImageDraw.Draw(sheet)
     for place, (one, two) in enumerate(pairs):
         corner = place % COLUMNS * width + MARGIN, place // COLUMNS * HEIGHT + MARGIN
@@ -105,12 +116,18 @@ def _strip(path: str) -> Image:
 
     with Image.open(path) as file:
         num_frames = getattr(file, "n_frames", 1)
-        shown = sorted({round(place * (num_frames - 1) / (NUM_FRAMES - 1)) for place in range(NUM_FRAMES)})
+        shown = sorted(
+            {round(place * (num_frames - 1) / (NUM_FRAMES - 1)) for place in range(NUM_FRAMES)}
+        )
         frames = []
         for place in shown:
             file.seek(place)
             scale = SIDE / file.height
-            frames.append(file.convert("RGB").resize((max(1, round(file.width * scale)), SIDE), Image.Resampling.BOX))
+            frames.append(
+                file.convert("RGB").resize(
+                    (max(1, round(file.width * scale)), SIDE), Image.Resampling.BOX
+                )
+            )
     strip = Image.new("RGB", (sum(frame.width for frame in frames), SIDE))
     left = 0
     for frame in frames:

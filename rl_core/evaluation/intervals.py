@@ -21,7 +21,9 @@ def wilson_interval(num_right: int, num_rows: int, level: float = 0.95) -> tuple
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
-def paired_change(before: Sequence[float], after: Sequence[float], level: float = 0.95) -> tuple[float, float, float]:
+def paired_change(
+    before: Sequence[float], after: Sequence[float], level: float = 0.95
+) -> tuple[float, float, float]:
     """Return the mean change of the same rows and its normal interval: (change, low, high)."""
     changes = [b - a for a, b in zip(before, after, strict=True)]
     mean = sum(changes) / len(changes)

@@ -18,7 +18,17 @@ COMMON: dict[str, Callable[[Row], float]] = {
     "mean_length": lambda row: float(row["num_tokens"]),
     "truncated_share": lambda row: float(row["stop_reason"] != "eos"),
 }
-_NO_SCORES = {"uid", "prompt", "response", "ground_truth", "stop_reason", "images", "made", "reward", "num_tokens"}
+_NO_SCORES = {
+    "uid",
+    "prompt",
+    "response",
+    "ground_truth",
+    "stop_reason",
+    "images",
+    "made",
+    "reward",
+    "num_tokens",
+}
 
 
 def row_scores(rows: Sequence[Row], score: str, where: str = "score") -> list[float]:
@@ -32,7 +42,9 @@ def row_scores(rows: Sequence[Row], score: str, where: str = "score") -> list[fl
         return [COMMON[score](row) for row in rows]
     further = set(rows[0]) - _NO_SCORES if rows else set()
     if score not in further:
-        raise RecipeError(f"{where}: no score {score!r}{nearest(score, sorted({*COMMON, *further}))}")
+        raise RecipeError(
+            f"{where}: no score {score!r}{nearest(score, sorted({*COMMON, *further}))}"
+        )
     return [float(row[score]) for row in rows]
 
 
@@ -46,5 +58,7 @@ def paired_scores(
     both = zip(row_scores(before, score, where), row_scores(after, score, where), strict=True)
     pairs = [pair for pair in both if all(map(math.isfinite, pair))]
     if not pairs:
-        raise RecipeError(f"{where}: no held-out row has a {score}; choose a score that the rows have")
+        raise RecipeError(
+            f"{where}: no held-out row has a {score}; choose a score that the rows have"
+        )
     return [one for one, _ in pairs], [two for _, two in pairs]

@@ -42,10 +42,13 @@ def summarise(
     when an environment failed on a row, since the accuracy would then be a guess.
     """
     texts = played.non_tensor_batch
-    broken = [(uid, error) for uid, error in zip(texts["uid"], texts["error"], strict=True) if error]
+    broken = [
+        (uid, error) for uid, error in zip(texts["uid"], texts["error"], strict=True) if error
+    ]
     if broken:
         raise RewardError(
-            f"{len(broken)} of {len(items)} held-out rows failed in their environment; first: {broken[0]}"
+            f"{len(broken)} of {len(items)} held-out rows failed in their environment; first: "
+            f"{broken[0]}"
         )
     rewards = played.tensor("rewards").tolist()
     further = {name: played.tensor(name).tolist() for name in scores}
@@ -53,14 +56,19 @@ def summarise(
     num_right = sum(reward >= FULL_REWARD for reward in rewards)
     low, high = wilson_interval(num_right, len(items))
     rows = [
-        {key: texts[key][row] for key in ("uid", "prompt", "response", "ground_truth", "stop_reason")}
+        {
+            key: texts[key][row]
+            for key in ("uid", "prompt", "response", "ground_truth", "stop_reason")
+        }
         | {"reward": rewards[row], "num_tokens": lengths[row]}
         | {name: values[row] for name, values in further.items()}
         | ({"made": made[row]} if row < len(made) else {})
         | ({"images": images} if (images := items[row].get("env_extras", {}).get("images")) else {})
         for row in range(len(items))
     ]
-    atomic_write_text(samples_path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    atomic_write_text(
+        samples_path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    )
     return EvalReceipt(
         label=label,
         step=step,

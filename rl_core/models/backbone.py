@@ -17,8 +17,8 @@ def backbone_of(model: Any) -> Any:
     name = backbone_name(model)
     if name is None:
         raise ModelError(
-            f"{type(model).__name__} has no backbone apart from its head; only models with a language modelling head "
-            "on top of one can be trained"
+            f"{type(model).__name__} has no backbone apart from its head; only models with a "
+            "language modelling head on top of one can be trained"
         )
     return model._modules[name]
 
@@ -30,10 +30,15 @@ def backbone_name(model: Any) -> str | None:
     prefix = model.base_model_prefix
     if prefix in model._modules:
         return prefix
-    # Some have another prefix than the name they use (Llama 4). A part with a head of its own is no backbone.
+    # Some have another prefix than the name they use (Llama 4). A part with a head of its own is no
+    # backbone.
     words = words_of(model)
     for name, child in model._modules.items():
-        if isinstance(child, PreTrainedModel) and child.get_output_embeddings() is None and holds(child, words):
+        if (
+            isinstance(child, PreTrainedModel)
+            and child.get_output_embeddings() is None
+            and holds(child, words)
+        ):
             return name
     return None
 

@@ -28,15 +28,23 @@ class ModelBundle:
         self.source = source
         self.config = config
         self.text_alone = text_alone
-        self.processor: Any = load_processor(source) if not text_alone and sees_pictures(source) else None
+        self.processor: Any = (
+            load_processor(source) if not text_alone and sees_pictures(source) else None
+        )
         """Processor of a vision-language model, from messages and images to tensors."""
-        self.tokenizer = self.processor.tokenizer if self.processor is not None else load_tokenizer(source)
+        self.tokenizer = (
+            self.processor.tokenizer if self.processor is not None else load_tokenizer(source)
+        )
         self.policy: Any = load_policy(source, config, self.processor, text_alone=text_alone)
-        self.policy.num_known_words = check_words(self.tokenizer, self.policy.language_model, config.path)
+        self.policy.num_known_words = check_words(
+            self.tokenizer, self.policy.language_model, config.path
+        )
 
     def load_policy(self) -> CausalLMPolicy:
         """Load a new copy of the policy before training."""
-        policy = load_policy(self.source, self.config, paths=self.policy.paths, text_alone=self.text_alone)
+        policy = load_policy(
+            self.source, self.config, paths=self.policy.paths, text_alone=self.text_alone
+        )
         policy.num_known_words = self.policy.num_known_words
         return policy
 
@@ -54,7 +62,9 @@ class ModelBundle:
         """Return a policy's results on the probe inputs, [N]."""
         return torch.cat([row.said_by(policy, device) for row in self.compared_rows])
 
-    def export(self, trained: dict[str, Tensor], lora: LoraConfig | None, out: Path, live: Live) -> None:
+    def export(
+        self, trained: dict[str, Tensor], lora: LoraConfig | None, out: Path, live: Live
+    ) -> None:
         """Write the trained policy as a Hugging Face folder; see `export_policy`."""
         export_policy(self, trained, lora, out, live)
 

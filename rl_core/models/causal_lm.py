@@ -37,7 +37,12 @@ class SharedSequences(Protocol):
     """Ranks that compute each sequence together: see `rl_core.train.sharding.sequence_parallel`."""
 
     def scores(
-        self, model: Any, inputs: dict[str, Any], acts_BL: Tensor, targets_N: Tensor, score: Callable[..., Any]
+        self,
+        model: Any,
+        inputs: dict[str, Any],
+        acts_BL: Tensor,
+        targets_N: Tensor,
+        score: Callable[..., Any],
     ) -> tuple[Any, ...]: ...
 
 
@@ -169,7 +174,12 @@ class CausalLMPolicy(nn.Module):
         acts_BL = torch.zeros_like(input_ids_BL, dtype=torch.bool)
         acts_BL[:, -keep_BT.shape[1] - 1 : -1] = keep_BT
         targets_N = input_ids_BL[:, -keep_BT.shape[1] :][keep_BT]
-        score = partial(self._score, temperature=temperature, with_entropy=with_entropy, entropy_grad=entropy_grad)
+        score = partial(
+            self._score,
+            temperature=temperature,
+            with_entropy=with_entropy,
+            entropy_grad=entropy_grad,
+        )
         used_BL = attention_mask_BL.bool()
         inputs = self.inputs(input_ids_BL, attention_mask_BL, position_ids_BL, media_B)
         if share_prompts:
@@ -177,15 +187,21 @@ class CausalLMPolicy(nn.Module):
             shared = shared_prompts.lay_out(input_ids_BL, used_BL, position_ids_BL, num_prompt)
             inputs = shared.inputs(input_ids_BL, position_ids_BL)
             hidden_NH = self.hidden_states(inputs)[0]
-            log_probs_N, entropy_N = score(hidden_NH.index_select(0, shared.token_BL[acts_BL]), targets_N)
+            log_probs_N, entropy_N = score(
+                hidden_NH.index_select(0, shared.token_BL[acts_BL]), targets_N
+            )
         else:
             if packed:
-                inputs = packing.packed_inputs(self.language_model, input_ids_BL, used_BL, position_ids_BL)
+                inputs = packing.packed_inputs(
+                    self.language_model, input_ids_BL, used_BL, position_ids_BL
+                )
                 acts_BL = acts_BL[used_BL][None]
             if self.sequence_parallel is None:
                 log_probs_N, entropy_N = score(self.hidden_states(inputs)[acts_BL], targets_N)
             else:
-                scores = self.sequence_parallel.scores(self.backbone, inputs, acts_BL, targets_N, score)
+                scores = self.sequence_parallel.scores(
+                    self.backbone, inputs, acts_BL, targets_N, score
+                )
                 log_probs_N, entropy_N = scores
         zeros = torch.zeros(keep_BT.shape, dtype=torch.float32, device=keep_BT.device)
         entropy_BT = zeros.masked_scatter(keep_BT, entropy_N) if entropy_N is not None else None
@@ -201,14 +217,20 @@ class CausalLMPolicy(nn.Module):
         """Return the keyword arguments of the model's forward. Raises: ModelError when a row has
         media that the model does not support."""
         if any(media is not None for media in media_B or ()):
-            raise ModelError(f"{type(self.language_model).__name__} sees no pictures; the rows have some")
+            raise ModelError(
+                f"{type(self.language_model).__name__} sees no pictures; the rows have some"
+            )
         known = self.num_known_words
         if known is not None and (last := int(input_ids_BL.max())) >= known:
             raise ModelError(
-                f"a row holds the special token {last}, which the model's embedding of {known} rows does not know; "
-                "take it out of the texts and the chat template"
+                f"a row holds the special token {last}, which the model's embedding of {known} "
+                "rows does not know; take it out of the texts and the chat template"
             )
-        return {"input_ids": input_ids_BL, "attention_mask": attention_mask_BL, "position_ids": position_ids_BL}
+        return {
+            "input_ids": input_ids_BL,
+            "attention_mask": attention_mask_BL,
+            "position_ids": position_ids_BL,
+        }
 
     def reply_positions(self, last_R: Tensor, step: int) -> Tensor:
         """Return position ids of a reply's token `step` (0 is the first), [R, 1] or with several
@@ -238,14 +260,21 @@ class CausalLMPolicy(nn.Module):
         modules = dict(self.model.named_modules())
         linear = {name: module for name, module in modules.items() if isinstance(module, nn.Linear)}
         is_plain = all(type(module) is nn.Linear for module in linear.values())
-        # peft goes by the last part of a name: a layer called "0" would stand for every first layer of a list.
+        # peft goes by the last part of a name: a layer called "0" would stand for every first layer
+        # of a list.
         own_names = {name.rpartition(".")[2] for name in linear}
-        is_named = not any(name.rpartition(".")[2] in own_names for name in modules if name not in linear)
+        is_named = not any(
+            name.rpartition(".")[2] in own_names for name in modules if name not in linear
+        )
         if is_plain and is_named:
             return "all-linear"
         # A family's own kind of linear layer computes something that an adapter does not know.
         head = self.language_model.get_output_embeddings()
-        return [name for name, module in linear.items() if type(module) is nn.Linear and module is not head]
+        return [
+            name
+            for name, module in linear.items()
+            if type(module) is nn.Linear and module is not head
+        ]
 
     def enable_activation_checkpointing(self) -> None:
         """Recompute the blocks in the backward pass."""
@@ -265,12 +294,14 @@ class CausalLMPolicy(nn.Module):
         own result."""
         if self.is_exact:
             raise ModelError(
-                "placement.max_tokens_per_micro_batch: packed rows are no exact ones; unset it, or model.exact"
+                "placement.max_tokens_per_micro_batch: packed rows are no exact ones; unset it, "
+                "or model.exact"
             )
         if why := self.why_no_packing():
             raise ModelError(
-                f"placement.max_tokens_per_micro_batch: rows of {type(self.language_model).__name__} cannot be packed "
-                f"({why}); unset it and use placement.micro_batch_size"
+                "placement.max_tokens_per_micro_batch: rows of "
+                f"{type(self.language_model).__name__} cannot be packed ({why}); unset it and "
+                "use placement.micro_batch_size"
             )
         packing.enable_packing(self.language_model)
 
@@ -294,7 +325,13 @@ class CausalLMPolicy(nn.Module):
         return True
 
     def _score(
-        self, hidden_NH: Tensor, targets_N: Tensor, *, temperature: float, with_entropy: bool, entropy_grad: bool
+        self,
+        hidden_NH: Tensor,
+        targets_N: Tensor,
+        *,
+        temperature: float,
+        with_entropy: bool,
+        entropy_grad: bool,
     ) -> tuple[Tensor, Tensor | None]:
         head = self.language_model.get_output_embeddings()
         if isinstance(head, ValueHead):
@@ -316,8 +353,12 @@ class CausalLMPolicy(nn.Module):
 
         recompute = torch.is_grad_enabled() and len(targets_N) > CHUNK_TOKENS
         parts = [
-            checkpoint(chunk, hidden, targets, use_reentrant=False) if recompute else chunk(hidden, targets)
-            for hidden, targets in zip(hidden_NH.split(CHUNK_TOKENS), targets_N.split(CHUNK_TOKENS), strict=True)
+            checkpoint(chunk, hidden, targets, use_reentrant=False)
+            if recompute
+            else chunk(hidden, targets)
+            for hidden, targets in zip(
+                hidden_NH.split(CHUNK_TOKENS), targets_N.split(CHUNK_TOKENS), strict=True
+            )
         ]
         log_probs = torch.cat([log_probs for log_probs, _ in parts])
         return log_probs, torch.cat([entropy for _, entropy in parts]) if with_entropy else None
@@ -331,7 +372,9 @@ def load_policy(source: str, config: ModelConfig, paths: Paths | None = None) ->
     """
     from transformers import AutoModelForCausalLM
 
-    policy = CausalLMPolicy(load_model(AutoModelForCausalLM, source, config, "causal language model"))
+    policy = CausalLMPolicy(
+        load_model(AutoModelForCausalLM, source, config, "causal language model")
+    )
     settle(policy, paths, config.attention)
     return policy
 
@@ -351,7 +394,9 @@ def load_model(auto_class: Any, source: str, config: ModelConfig, what: str) -> 
             return load(attn_implementation="eager")
     except (OSError, ValueError, ImportError, RuntimeError) as error:
         reason = str(error).strip().splitlines()[0]
-        raise ModelError(f"model.path {config.path}: cannot be loaded as a {what}: {reason}") from error
+        raise ModelError(
+            f"model.path {config.path}: cannot be loaded as a {what}: {reason}"
+        ) from error
 
 
 def recompute_in_backward(block: nn.Module) -> None:
@@ -375,7 +420,11 @@ def blocks(policy: Any) -> list[nn.Module]:
     other.
     """
     names = set(policy.block_classes)
-    found = [module for module in policy.modules() if names & {cls.__name__ for cls in type(module).__mro__}]
+    found = [
+        module
+        for module in policy.modules()
+        if names & {cls.__name__ for cls in type(module).__mro__}
+    ]
     inside = {id(part) for block in found for part in block.modules() if part is not block}
     everywhere = _num_places(policy)
     apart = [module for module in found if _num_places(module).items() <= everywhere.items()]
@@ -384,4 +433,6 @@ def blocks(policy: Any) -> list[nn.Module]:
 
 def _num_places(module: nn.Module) -> Counter[int]:
     """Count the modules that share each parameter."""
-    return Counter(id(one) for part in module.modules() for one in part._parameters.values() if one is not None)
+    return Counter(
+        id(one) for part in module.modules() for one in part._parameters.values() if one is not None
+    )

@@ -50,7 +50,12 @@ def linear_log_probs(
     so is everything after (float64 stays). The entropy has a gradient only with `entropy_grad`.
     """
     log_probs_N, entropy_N = _LinearLogProbs.apply(  # type: ignore[misc]
-        hidden_NH.to(weight_VH.dtype), weight_VH, targets_N, 1.0 / temperature, with_entropy, entropy_grad
+        hidden_NH.to(weight_VH.dtype),
+        weight_VH,
+        targets_N,
+        1.0 / temperature,
+        with_entropy,
+        entropy_grad,
     )
     return log_probs_N, entropy_N if with_entropy else None
 
@@ -59,7 +64,12 @@ def is_plain_head(head: nn.Module) -> bool:
     """Return True if a head's result only depends on its weight: no bias, adapter, hook, or
     tensor-parallel cut."""
     hooked = head._forward_hooks or head._forward_pre_hooks or "forward" in vars(head)
-    return type(head) is nn.Linear and head.bias is None and not hooked and not isinstance(head.weight, DTensor)
+    return (
+        type(head) is nn.Linear
+        and head.bias is None
+        and not hooked
+        and not isinstance(head.weight, DTensor)
+    )
 
 
 class _LinearLogProbs(torch.autograd.Function):
@@ -89,12 +99,19 @@ class _LinearLogProbs(torch.autograd.Function):
             sums.add(logits_NC, shares_NC, own_N, words_CH)
         normaliser_N, entropy_N = sums.normaliser_N, sums.entropy()
         log_probs_N = sums.target_N - normaliser_N
-        ctx.scale, ctx.entropy_grad, ctx.gather_mean, ctx.kept = scale, entropy_grad, gather_mean, kept
+        ctx.scale, ctx.entropy_grad, ctx.gather_mean, ctx.kept = (
+            scale,
+            entropy_grad,
+            gather_mean,
+            kept,
+        )
         if sums.mean_NH is not None:
             pull_NH = weight_VH[targets_N].to(normaliser_N.dtype) - sums.mean_NH
             ctx.save_for_backward((scale * pull_NH).to(hidden_NH.dtype))
         else:
-            ctx.save_for_backward(hidden_NH, weight_VH, targets_N, normaliser_N, log_probs_N, entropy_N)
+            ctx.save_for_backward(
+                hidden_NH, weight_VH, targets_N, normaliser_N, log_probs_N, entropy_N
+            )
         if not entropy_grad:
             ctx.mark_non_differentiable(entropy_N)
         return log_probs_N, entropy_N
@@ -112,7 +129,9 @@ class _LinearLogProbs(torch.autograd.Function):
         for start in vocabulary.starts:
             words_CH = vocabulary.words(start)
             if ctx.entropy_grad:
-                slopes_NC, shared_N1 = _slopes_with_entropy(ctx, vocabulary, start, grad_N, grad_entropy_N)
+                slopes_NC, shared_N1 = _slopes_with_entropy(
+                    ctx, vocabulary, start, grad_N, grad_entropy_N
+                )
             else:
                 slopes_NC, shared_N1 = _slopes(ctx, vocabulary, start, grad_N)
             slopes_NC = slopes_NC.to(hidden_NH.dtype)
@@ -120,7 +139,9 @@ class _LinearLogProbs(torch.autograd.Function):
                 grad_hidden_NH.addcmul_(shared_N1, (slopes_NC @ words_CH).to(grad_hidden_NH.dtype))
             if grad_weight_VH is not None:
                 pulling_NH = (shared_N1 * hidden_NH).to(hidden_NH.dtype)
-                torch.mm(slopes_NC.t(), pulling_NH, out=grad_weight_VH[start : start + len(words_CH)])
+                torch.mm(
+                    slopes_NC.t(), pulling_NH, out=grad_weight_VH[start : start + len(words_CH)]
+                )
         grad_hidden_NH = None if grad_hidden_NH is None else grad_hidden_NH.to(hidden_NH.dtype)
         return grad_hidden_NH, grad_weight_VH, None, None, None, None
 
@@ -215,7 +236,8 @@ class _Vocabulary:
         """Index of each chunk's first word."""
         wide = torch.promote_types(hidden_NH.dtype, torch.float32)
         self._rooms = [hidden_NH.new_empty(num_rows * self.size, dtype=wide) for _ in range(2)]
-        # A CPU wants both factors in the format of the product, and the states of every chunk are the same.
+        # A CPU wants both factors in the format of the product, and the states of every chunk are
+        # the same.
         self._states_NH = hidden_NH.to(wide) if hidden_NH.is_cpu else hidden_NH
 
     def words(self, start: int) -> Tensor:
@@ -227,7 +249,9 @@ class _Vocabulary:
         words_CH = self.words(start)
         logits_NC = self._cut(len(words_CH))[0]
         with multiplied_as_bfloat16(self.hidden_NH.dtype):
-            product_in_float32(self._states_NH, words_CH.to(self._states_NH.dtype).t(), out=logits_NC)
+            product_in_float32(
+                self._states_NH, words_CH.to(self._states_NH.dtype).t(), out=logits_NC
+            )
         return logits_NC if self.scale == 1.0 else logits_NC.mul_(self.scale)
 
     def softmax(self, logits_NC: Tensor) -> tuple[Tensor, Tensor]:

@@ -49,11 +49,18 @@ def make_exact(model: Any) -> None:
 
     name = type(model).__name__
     if model.device.type != "cpu":
-        raise ModelError("model.exact: true was never measured on a GPU; set it to false, or placement.device to cpu")
-    if not getattr(model, "_supports_attention_backend", False) or model.config._attn_implementation != "sdpa":
         raise ModelError(
-            f"model.exact: true: {name} with model.attention {model.config._attn_implementation!r} does not go through "
-            "transformers' attention interface; set model.exact to false"
+            "model.exact: true was never measured on a GPU; set it to false, or placement.device "
+            "to cpu"
+        )
+    if (
+        not getattr(model, "_supports_attention_backend", False)
+        or model.config._attn_implementation != "sdpa"
+    ):
+        raise ModelError(
+            f"model.exact: true: {name} with model.attention "
+            f"{model.config._attn_implementation!r} does not go through transformers' attention "
+            "interface; set model.exact to false"
         )
     AttentionInterface.register(NAME, _attention)
     AttentionMaskInterface.register(NAME, sdpa_mask)
@@ -73,14 +80,20 @@ def is_exact(model: Any) -> bool:
 def weights_at_hand(model: nn.Module) -> Iterator[None]:
     """Keep layers' weights in the layout of their products during the block, in which no weight
     changes."""
-    layers = [module for module in model.modules() if isinstance(module, nn.Linear) and "forward" in vars(module)]
+    layers = [
+        module
+        for module in model.modules()
+        if isinstance(module, nn.Linear) and "forward" in vars(module)
+    ]
     can_pack = torch.backends.mkldnn.is_available()
     try:
         for layer in layers:
             if layer.forward.keywords["in_float32"]:  # type: ignore[attr-defined]
                 vars(layer)[AT_HAND] = layer.weight.detach().t().float()
             elif can_pack and layer.weight.dtype is torch.bfloat16:
-                vars(layer)[AT_HAND] = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), None)
+                vars(layer)[AT_HAND] = torch.ops.mkldnn._reorder_linear_weight(
+                    layer.weight.detach(), None
+                )
         yield
     finally:
         for layer in layers:
@@ -97,12 +110,17 @@ def _layer(layer: nn.Linear, states: Tensor, *, in_float32: bool) -> Tensor:
     else:
         bias = layer.bias
         blocks = pad(flat_NI, (0, 0, 0, -len(flat_NI) % ROWS)).split(ROWS)
-        parts = [torch.ops.mkldnn._linear_pointwise(block, at_hand, bias, "none", [], "") for block in blocks]
+        parts = [
+            torch.ops.mkldnn._linear_pointwise(block, at_hand, bias, "none", [], "")
+            for block in blocks
+        ]
         product_NO = torch.cat(parts)[: len(flat_NI)]
     return product_NO.view(*states.shape[:-1], product_NO.shape[-1])
 
 
-def _in_float32(states_NI: Tensor, weight_IO: Tensor, bias_O: Tensor | None, dtype: torch.dtype) -> Tensor:
+def _in_float32(
+    states_NI: Tensor, weight_IO: Tensor, bias_O: Tensor | None, dtype: torch.dtype
+) -> Tensor:
     """Return states @ weight + bias, block by block, not rounded. Args: dtype: format of both."""
     blocks = pad(states_NI, (0, 0, 0, -len(states_NI) % ROWS)).float().split(ROWS)
     with multiplied_as_bfloat16(dtype):
@@ -148,12 +166,19 @@ def _attention(
     sliding_window: int | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    unknown = [name for name in ("s_aux", "position_bias", "softcap") if kwargs.get(name) is not None]
+    unknown = [
+        name for name in ("s_aux", "position_bias", "softcap") if kwargs.get(name) is not None
+    ]
     if unknown or dropout:
-        raise ModelError(f"model.exact: true: {type(module).__name__} wants {unknown or 'dropout'} of its attention")
+        raise ModelError(
+            f"model.exact: true: {type(module).__name__} wants {unknown or 'dropout'} of its "
+            "attention"
+        )
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     groups = query.shape[1] // key.shape[1]
-    key, value = (states.repeat_interleave(groups, 1) if groups > 1 else states for states in (key, value))
+    key, value = (
+        states.repeat_interleave(groups, 1) if groups > 1 else states for states in (key, value)
+    )
     sees_BQL = _visible(query, key, attention_mask)
     seen_BHQD = _Attend.apply(query, key, value, sees_BQL, scale)
     return seen_BHQD.transpose(1, 2), None  # type: ignore[union-attr]
@@ -187,8 +212,13 @@ class _Attend(torch.autograd.Function):
         is_there_BL = place_BL < key.shape[2]
         place_BL = place_BL.clamp_max(key.shape[2] - 1)
         index = place_BL[:, None, :, None].expand(-1, heads, -1, size)
-        keys, values = (states.gather(2, index).float() * is_there_BL[:, None, :, None] for states in (key, value))
-        sees_BQL = sees_BQL.gather(2, place_BL[:, None].expand(-1, num_queries, -1)) & is_there_BL[:, None]
+        keys, values = (
+            states.gather(2, index).float() * is_there_BL[:, None, :, None]
+            for states in (key, value)
+        )
+        sees_BQL = (
+            sees_BQL.gather(2, place_BL[:, None].expand(-1, num_queries, -1)) & is_there_BL[:, None]
+        )
         seen = []
         for first in range(0, num_queries, ROWS):
             block = slice(first, first + ROWS)
@@ -207,17 +237,32 @@ class _Attend(torch.autograd.Function):
         mask = (sees_BQL | ~sees_BQL.any(-1, keepdim=True))[:, None]
         with torch.enable_grad():
             query, key, value = wide
-            seen = torch.nn.functional.scaled_dot_product_attention(query, key, value, mask, scale=ctx.scale)
+            seen = torch.nn.functional.scaled_dot_product_attention(
+                query, key, value, mask, scale=ctx.scale
+            )
             grads = torch.autograd.grad(seen, wide, grad.float())
-        return (*(one.to(state.dtype) for one, state in zip(grads, states, strict=True)), None, None)
+        return (
+            *(one.to(state.dtype) for one, state in zip(grads, states, strict=True)),
+            None,
+            None,
+        )
 
 
-def _seen(queries: Tensor, keys: Tensor, values: Tensor, hidden_BQL: Tensor, scale: float) -> Tensor:
+def _seen(
+    queries: Tensor, keys: Tensor, values: Tensor, hidden_BQL: Tensor, scale: float
+) -> Tensor:
     """Return the attention result of `ROWS` queries, [B, H, ROWS, D], in float32."""
     matrices = [states.flatten(0, 1) for states in (queries, keys, values)]
-    scores = torch.cat([torch.bmm(matrices[0], block.mT) for block in matrices[1].split(KEYS, 1)], -1)
-    scores = scores.view(*queries.shape[:3], -1).mul_(scale).masked_fill_(hidden_BQL[:, None], float("-inf"))
-    # The largest is the same in every order. A query that sees nothing must not become one that is no number.
+    scores = torch.cat(
+        [torch.bmm(matrices[0], block.mT) for block in matrices[1].split(KEYS, 1)], -1
+    )
+    scores = (
+        scores.view(*queries.shape[:3], -1)
+        .mul_(scale)
+        .masked_fill_(hidden_BQL[:, None], float("-inf"))
+    )
+    # The largest is the same in every order. A query that sees nothing must not become one that is
+    # no number.
     weights = (scores - scores.amax(-1, keepdim=True).clamp_min(-1e30)).exp_()
     total, seen = torch.zeros_like(weights[..., :1]), torch.zeros_like(queries)
     for part, block in zip(weights.split(KEYS, -1), matrices[2].split(KEYS, 1), strict=True):

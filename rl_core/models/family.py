@@ -44,18 +44,25 @@ def has_other_senses(config: Any) -> bool:
 def why_no_pictures(source: str) -> str:
     """Return the error message for a row with images if a located model is trained on text, with
     what would be right."""
-    plain = "the row has images, which this language model cannot see; use a vision-language model and domain: vision"
+    plain = (
+        "the row has images, which this language model cannot see; use a vision-language model "
+        "and domain: vision"
+    )
     try:
         config = _config_of(source)
     except ModelError:
         # A folder of several models, as a unified one's, has no config of its own.
         return plain
     if config.model_type in FAMILIES:
-        return f"the row has images, and this run trains {config.model_type} on text alone; set domain: vision"
+        return (
+            f"the row has images, and this run trains {config.model_type} on text alone; set "
+            "domain: vision"
+        )
     if has_other_senses(config):
         return (
-            f"the row has images, and models of type {config.model_type!r} are trained on text alone; leave the row "
-            f"out, or use one of the types that are trained on images: {', '.join(sorted(FAMILIES))}"
+            f"the row has images, and models of type {config.model_type!r} are trained on text "
+            "alone; leave the row out, or use one of the types that are trained on images: "
+            f"{', '.join(sorted(FAMILIES))}"
         )
     return plain
 
@@ -110,9 +117,13 @@ def check_located(recipe: Recipe, source: str) -> None:
 def _load_vlm(source: str, config: ModelConfig, processor: Any) -> VLMPolicy:
     from transformers import AutoModelForImageTextToText
 
-    model = causal_lm.load_model(AutoModelForImageTextToText, source, config, "vision-language model")
+    model = causal_lm.load_model(
+        AutoModelForImageTextToText, source, config, "vision-language model"
+    )
     known = model.config.model_type, model.config.image_token_id
-    return seeing_policy(model, config, _blank(processor, *known) if processor is not None else None)
+    return seeing_policy(
+        model, config, _blank(processor, *known) if processor is not None else None
+    )
 
 
 def seeing_policy(model: Any, config: ModelConfig, blank: PromptMedia | None = None) -> VLMPolicy:
@@ -123,14 +134,17 @@ def seeing_policy(model: Any, config: ModelConfig, blank: PromptMedia | None = N
 def _load_text_part(source: str, config: ModelConfig, found: Any) -> TextPartPolicy:
     if ModelPart.LANGUAGE_MODEL in (config.frozen or ()):
         raise ModelError(
-            f"model.frozen names {ModelPart.LANGUAGE_MODEL}, but rows of text train nothing else; leave it out"
+            f"model.frozen names {ModelPart.LANGUAGE_MODEL}, but rows of text train nothing "
+            "else; leave it out"
         )
     if getattr(found, "is_encoder_decoder", False):
         raise ModelError(
-            f"model.path {config.path}: models of type {found.model_type!r} read with an encoder and write with a "
-            "decoder, which is not supported; use a decoder-only model"
+            f"model.path {config.path}: models of type {found.model_type!r} read with an encoder "
+            "and write with a decoder, which is not supported; use a decoder-only model"
         )
-    return TextPartPolicy(causal_lm.load_model(_class_of(found), source, config, "model that reads and writes text"))
+    return TextPartPolicy(
+        causal_lm.load_model(_class_of(found), source, config, "model that reads and writes text")
+    )
 
 
 def _class_of(config: Any) -> Any:
@@ -140,7 +154,11 @@ def _class_of(config: Any) -> Any:
     transformers' own choice for a type may be its language model alone.
     """
     import transformers
-    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoModelForMultimodalLM
+    from transformers import (
+        AutoModelForCausalLM,
+        AutoModelForImageTextToText,
+        AutoModelForMultimodalLM,
+    )
     from transformers.models.auto.modeling_auto import (
         MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
         MODEL_FOR_MULTIMODAL_LM_MAPPING,

@@ -41,7 +41,8 @@ def own_logits(model: Any, hidden_NH: Tensor) -> Tensor:
             return model(input_ids=placeholder, use_cache=False).logits[0]
         except (AttributeError, TypeError, KeyError) as error:
             raise ModelError(
-                f"{type(model).__name__}: its logits cannot be computed from hidden states alone ({error})"
+                f"{type(model).__name__}: its logits cannot be computed from hidden states alone "
+                f"({error})"
             ) from error
 
 
@@ -52,7 +53,9 @@ def projection_scale(model: Any) -> float | None:
     The projection is the module `get_output_embeddings()`.
     """
     projection = model.get_output_embeddings()
-    if not isinstance(projection, nn.Module) or not isinstance(getattr(projection, "weight", None), Tensor):
+    if not isinstance(projection, nn.Module) or not isinstance(
+        getattr(projection, "weight", None), Tensor
+    ):
         return None
     weight: Any = projection.weight
     generator = torch.Generator().manual_seed(0)
@@ -61,15 +64,21 @@ def projection_scale(model: Any) -> float | None:
     with torch.no_grad():
         for size in SIZES:
             try:
-                theirs_NV, ours_NV = own_logits(model, size * states_NH), projection(size * states_NH)
-            except Exception:  # a foreign forward may raise anything, which says that it is not this one
+                theirs_NV, ours_NV = (
+                    own_logits(model, size * states_NH),
+                    projection(size * states_NH),
+                )
+            except (
+                Exception
+            ):  # a foreign forward may raise anything, which says that it is not this one
                 return None
             if theirs_NV.shape != ours_NV.shape:
                 return None
             theirs, ours = theirs_NV.double(), ours_NV.double()
             if scale is None:
                 scale = float((theirs * ours).sum() / (ours * ours).sum().clamp_min(1e-300))
-                # A constant in a config is rarely more precise than this, a quotient of sums is not exact.
+                # A constant in a config is rarely more precise than this, a quotient of sums is not
+                # exact.
                 scale = 1.0 if abs(scale - 1) < ALIKE else scale
             difference = (theirs - scale * ours).abs().max()
             if not bool(difference <= ALIKE * theirs.abs().max()):
@@ -94,7 +103,9 @@ class _Backbone(nn.Module):
             return super().__getattr__(name)
         found = getattr(self._real[0], name)
         # Some heads call a part of the backbone (OPT's decoder), which is the one with the blocks.
-        has_blocks = isinstance(found, nn.Module) and any(isinstance(part, nn.ModuleList) for part in found.modules())
+        has_blocks = isinstance(found, nn.Module) and any(
+            isinstance(part, nn.ModuleList) for part in found.modules()
+        )
         return self if has_blocks and not isinstance(found, nn.ModuleList) else found
 
 

@@ -1,7 +1,9 @@
-"""Properties of the layers of a transformers model: their sizes, and which are plain causal attention.
+"""Properties of the layers of a transformers model: their sizes, and which are plain causal
+attention.
 
-Only the latter can be cut at will: packed end to end, shared between siblings, or exchanged between ranks.
-Convolutions, recurrences and other kinds of attention would carry something over from a neighbour, without a word.
+Only the latter can be cut at will: packed end to end, shared between siblings, or exchanged between
+ranks. Convolutions, recurrences and other kinds of attention would carry something over from a
+neighbour, without a word.
 """
 
 from __future__ import annotations
@@ -22,9 +24,11 @@ def other_layers(model: Any) -> list[str]:
 
 
 def sizes_of_layers(config: Any, name: str) -> set[int]:
-    """The values of a field of a config: one, or as many as differ from layer to layer; empty where it has none.
+    """The values of a field of a config: one, or as many as differ from layer to layer; empty where
+    it has none.
 
-    A config whose layers differ refuses to give one value for all (`AmbiguousGlobalPerLayerAttributeError`).
+    A config whose layers differ refuses to give one value for all
+    (`AmbiguousGlobalPerLayerAttributeError`).
     """
     configs = [config.per_layer_config[layer] for layer in range(config.num_hidden_layers)]
     values = {getattr(one, name, None) for one in configs}

@@ -36,8 +36,8 @@ def check_path(path: str, models_dir: Path, key: str = "model.path") -> str:
     if folder.is_dir():
         if not is_model(folder):
             raise ModelError(
-                f"{key} {path}: the folder has neither config.json nor {PIPELINE_INDEX}; give a folder written by "
-                "save_pretrained"
+                f"{key} {path}: the folder has neither config.json nor {PIPELINE_INDEX}; give a "
+                "folder written by save_pretrained"
             )
         return str(folder)
     if path.startswith((".", "/", "~")) or path.count("/") > 1:
@@ -72,9 +72,19 @@ def model_identity(source: str, memo_dir: Path) -> str:
     folder = Path(source)
     if not folder.is_dir():
         return source
-    parts = [folder, *(path.parent for path in folder.glob("*/config.json") if (folder / PIPELINE_INDEX).is_file())]
+    parts = [
+        folder,
+        *(
+            path.parent
+            for path in folder.glob("*/config.json")
+            if (folder / PIPELINE_INDEX).is_file()
+        ),
+    ]
     files = sorted(
-        path for part in parts for pattern in ("config.json", "*.safetensors", "*.bin") for path in part.glob(pattern)
+        path
+        for part in parts
+        for pattern in ("config.json", "*.safetensors", "*.bin")
+        for path in part.glob(pattern)
     )
     digests = "".join(fingerprint(path, memo_dir).sha256 for path in files if path.is_file())
     return hashlib.sha256(digests.encode()).hexdigest()
@@ -100,5 +110,7 @@ def _text_shape(folder: Path) -> dict[str, Any]:
     config = AutoConfig.from_pretrained(folder)
     text = config.get_text_config()
     # Whether the head is tied may stand with the whole or with the part.
-    tied = bool(getattr(config, "tie_word_embeddings", False) or getattr(text, "tie_word_embeddings", False))
+    tied = bool(
+        getattr(config, "tie_word_embeddings", False) or getattr(text, "tie_word_embeddings", False)
+    )
     return text.to_dict() | {"tie_word_embeddings": tied}

@@ -77,7 +77,14 @@ def _stack(name: str, tensors: list[Tensor]) -> Tensor:
     if len(set(shapes)) == 1:
         return torch.cat(tensors)
     if len({(shape[1:]) for shape in shapes}) > 1 or tensors[0].dim() < 3:
-        raise ModelError(f"{name} of different shapes {sorted(set(shapes))} cannot be encoded together")
+        raise ModelError(
+            f"{name} of different shapes {sorted(set(shapes))} cannot be encoded together"
+        )
     # Pictures cut into different numbers of tiles: the encoder counts the real ones itself.
     most = max(shape[0] for shape in shapes)
-    return torch.cat([torch.nn.functional.pad(t, (0, 0) * (t.dim() - 2) + (0, most - t.shape[1])) for t in tensors])
+    return torch.cat(
+        [
+            torch.nn.functional.pad(t, (0, 0) * (t.dim() - 2) + (0, most - t.shape[1]))
+            for t in tensors
+        ]
+    )

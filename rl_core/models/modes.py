@@ -22,7 +22,9 @@ def learning_mode(policy: nn.Module, *, own_dropout: bool) -> None:
         return
     for module in policy.modules():
         dropouts: Any = getattr(module, "lora_dropout", None)
-        if isinstance(dropouts, nn.ModuleDict) and any(isinstance(one, nn.Dropout) for one in dropouts.values()):
+        if isinstance(dropouts, nn.ModuleDict) and any(
+            isinstance(one, nn.Dropout) for one in dropouts.values()
+        ):
             # The adapter's layer alone, not the one that it adapts.
             module.training = True
             dropouts.train()

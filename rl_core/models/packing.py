@@ -45,8 +45,8 @@ def enable_packing(model: Any) -> None:
 
     if why := why_not(model):
         raise ModelError(
-            f"placement.max_tokens_per_micro_batch: rows of {type(model).__name__} cannot be packed ({why}); unset it "
-            "and use placement.micro_batch_size"
+            f"placement.max_tokens_per_micro_batch: rows of {type(model).__name__} cannot be "
+            f"packed ({why}); unset it and use placement.micro_batch_size"
         )
     if model.config._attn_implementation == "sdpa":
         AttentionInterface.register(ROW_BY_ROW, _attend_row_by_row)
@@ -54,7 +54,9 @@ def enable_packing(model: Any) -> None:
         model.set_attn_implementation(ROW_BY_ROW)
 
 
-def packed_inputs(model: Any, input_ids_BL: Tensor, used_BL: Tensor, position_ids_BL: Tensor) -> dict[str, Any]:
+def packed_inputs(
+    model: Any, input_ids_BL: Tensor, used_BL: Tensor, position_ids_BL: Tensor
+) -> dict[str, Any]:
     """Return keyword arguments for a model's forward over the used tokens, in row-major order.
 
     Args: used_BL: mask of tokens; a row without any is left out.
@@ -74,8 +76,11 @@ def packed_inputs(model: Any, input_ids_BL: Tensor, used_BL: Tensor, position_id
     }
     # Sequence parallelism puts its own name before that of the attention it exchanges heads for.
     if model.config._attn_implementation.endswith(ROW_BY_ROW):
-        # A mask of four dimensions is passed through as it is, so none is made; the attention below ignores it.
-        inputs["attention_mask"] = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=input_ids_BL.device)
+        # A mask of four dimensions is passed through as it is, so none is made; the attention below
+        # ignores it.
+        inputs["attention_mask"] = torch.ones(
+            1, 1, 1, 1, dtype=torch.bool, device=input_ids_BL.device
+        )
     return inputs
 
 
@@ -103,14 +108,20 @@ def _attend_row_by_row(
         if mask is not None and q.is_cpu and not kwargs.keys() & {"position_bias", "is_causal"}:
             # transformers would repeat the keys for every head that shares them.
             dropout, scale = kwargs.get("dropout", 0.0), kwargs.get("scaling")
-            answers = scaled_dot_product_attention(q, k, v, mask, dropout, scale=scale, enable_gqa=True)
+            answers = scaled_dot_product_attention(
+                q, k, v, mask, dropout, scale=scale, enable_gqa=True
+            )
             return answers.transpose(1, 2).to(query.dtype)
         return sdpa_attention_forward(module, q, k, v, mask, **kwargs)[0].to(query.dtype)
 
     if rectangles is not None:
         queries, keys, values = (
             places.spread(states)
-            for places, states in ((rectangles.queries, query), (rectangles.keys, key), (rectangles.keys, value))
+            for places, states in (
+                (rectangles.queries, query),
+                (rectangles.keys, key),
+                (rectangles.keys, value),
+            )
         )
         parts = zip(rectangles.shapes, queries, keys, values, strict=True)
         return rectangles.queries.collect([attend(*part) for part in parts]), None
@@ -119,7 +130,10 @@ def _attend_row_by_row(
     lengths_R = [stop - start for start, stop in pairwise(cu_seq_lens_q.tolist())]
     # Not slices: the gradient of each would be a whole sequence of zeros around it.
     rows = zip(*(states.split(lengths_R, dim=2) for states in (query, key, value)), strict=True)
-    squares = [attend(Rectangle(length, length, (0,)), *row) for length, row in zip(lengths_R, rows, strict=True)]
+    squares = [
+        attend(Rectangle(length, length, (0,)), *row)
+        for length, row in zip(lengths_R, rows, strict=True)
+    ]
     return torch.cat(squares, dim=1), None
 
 

@@ -36,7 +36,8 @@ class SharedPass:
         return {
             "input_ids": input_ids_BL.flatten()[self.source_N][None],
             "position_ids": position_ids_BL.flatten()[self.source_N][None],
-            # A mask of four dimensions is passed through as it is, so none is made; the attention ignores it.
+            # A mask of four dimensions is passed through as it is, so none is made; the attention
+            # ignores it.
             "attention_mask": torch.ones(1, 1, 1, 1, dtype=torch.bool, device=input_ids_BL.device),
             "rectangles": self.rectangles,
         }
@@ -57,18 +58,24 @@ def why_not(model: Any) -> str | None:
     return None
 
 
-def lay_out(input_ids_BL: Tensor, used_BL: Tensor, position_ids_BL: Tensor, num_prompt: int) -> SharedPass:
+def lay_out(
+    input_ids_BL: Tensor, used_BL: Tensor, position_ids_BL: Tensor, num_prompt: int
+) -> SharedPass:
     """Plan a pass. Adjacent rows with the same prompt, in the first `num_prompt` columns, share it.
 
     Args: used_BL: mask of tokens.
     """
     num_rows, length = used_BL.shape
     device = used_BL.device
-    leader_B = leaders(*(tensor[:, :num_prompt] for tensor in (input_ids_BL, used_BL.long(), position_ids_BL)))
+    leader_B = leaders(
+        *(tensor[:, :num_prompt] for tensor in (input_ids_BL, used_BL.long(), position_ids_BL))
+    )
     asks_BL = used_BL.clone()
     asks_BL[:, num_prompt:] = False
     leads_B = leader_B == torch.arange(num_rows, device=device)
-    prompts, responses = (mask.flatten().nonzero()[:, 0] for mask in (asks_BL & leads_B[:, None], used_BL & ~asks_BL))
+    prompts, responses = (
+        mask.flatten().nonzero()[:, 0] for mask in (asks_BL & leads_B[:, None], used_BL & ~asks_BL)
+    )
     source_N = torch.cat([prompts, responses])
     token_BL = torch.zeros(num_rows * length, dtype=torch.long, device=device)
     token_BL[source_N] = torch.arange(len(source_N), device=device)

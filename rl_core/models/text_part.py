@@ -69,10 +69,15 @@ def _path_of_head_model(model: Any) -> str:
     from transformers import PreTrainedModel
 
     for name, module in model.named_modules():
-        if isinstance(module, PreTrainedModel) and backbone_name(module) and module.get_output_embeddings() is not None:
+        if (
+            isinstance(module, PreTrainedModel)
+            and backbone_name(module)
+            and module.get_output_embeddings() is not None
+        ):
             return name
     raise ModelError(
-        f"{type(model).__name__} cannot be trained on text: it has no language model with a head above a backbone"
+        f"{type(model).__name__} cannot be trained on text: it has no language model with a head "
+        "above a backbone"
     )
 
 
@@ -88,14 +93,18 @@ def _path_of_language_part(model: Any) -> str:
     ]
     if not inside or model.get_output_embeddings() is None:
         raise ModelError(
-            f"{type(model).__name__} cannot be trained on text: it has no language model between embeddings of words "
-            "and a head"
+            f"{type(model).__name__} cannot be trained on text: it has no language model between "
+            "embeddings of words and a head"
         )
     return max(inside, key=lambda name: name.count("."))
 
 
 def _repeated(module: Any) -> list[nn.Module]:
     """Return the blocks of the longest list of equal modules directly in a model."""
-    lists = [list(child) for child in module.children() if isinstance(child, nn.ModuleList) and len(child)]
+    lists = [
+        list(child)
+        for child in module.children()
+        if isinstance(child, nn.ModuleList) and len(child)
+    ]
     equal = [one for one in lists if all(next(block.children(), None) is not None for block in one)]
     return max(equal, key=len, default=[])

@@ -45,7 +45,8 @@ def add_value_head(policy: Policy) -> Policy:
     """
     model = policy.language_model
     hidden_size = model.get_output_embeddings().weight.shape[1]
-    # A tied projection would otherwise be looked for among the embeddings when the model is saved or adapted.
+    # A tied projection would otherwise be looked for among the embeddings when the model is saved
+    # or adapted.
     model.config.tie_word_embeddings = False
     model.set_output_embeddings(ValueHead(hidden_size))
     if policy.paths is not None:

@@ -41,13 +41,19 @@ class Family:
 
 def _idefics(prefix: str) -> Family:
     blocks = (f"{prefix}EncoderLayer", "LlamaDecoderLayer")
-    return Family(("vision_model",), ("connector",), "text_model", blocks, stacks_pictures_per_prompt=True)
+    return Family(
+        ("vision_model",), ("connector",), "text_model", blocks, stacks_pictures_per_prompt=True
+    )
 
 
 def _qwen(name: str, language_block: str, projector: tuple[str, ...]) -> Family:
     vision = ("visual.patch_embed", "visual.pos_embed", "visual.blocks")
     return Family(
-        vision, projector, "language_model", (f"{name}VisionBlock", language_block), needs_grid_positions=True
+        vision,
+        projector,
+        "language_model",
+        (f"{name}VisionBlock", language_block),
+        needs_grid_positions=True,
     )
 
 
@@ -55,9 +61,14 @@ FAMILIES = {
     "idefics3": _idefics("Idefics3"),
     "smolvlm": _idefics("SmolVLM"),
     "qwen2_5_vl": _qwen("Qwen2_5_VL", "Qwen2_5_VLDecoderLayer", ("visual.merger",)),
-    "qwen3_vl": _qwen("Qwen3VL", "Qwen3VLTextDecoderLayer", ("visual.merger", "visual.deepstack_merger_list")),
+    "qwen3_vl": _qwen(
+        "Qwen3VL", "Qwen3VLTextDecoderLayer", ("visual.merger", "visual.deepstack_merger_list")
+    ),
     "internvl": Family(
-        ("vision_tower",), ("multi_modal_projector",), "language_model", ("InternVLVisionLayer", "Qwen2DecoderLayer")
+        ("vision_tower",),
+        ("multi_modal_projector",),
+        "language_model",
+        ("InternVLVisionLayer", "Qwen2DecoderLayer"),
     ),
     "llava_onevision": Family(
         ("vision_tower",),
@@ -76,13 +87,20 @@ FROZEN_BY_DEFAULT = (ModelPart.VISION_TOWER,)
 def family_of(model_type: str) -> Family:
     """Return the family of a `model_type`. Raises: ModelError when it is unknown."""
     if model_type not in FAMILIES:
-        raise ModelError(f"vision-language models of type {model_type!r} are not supported; known: {sorted(FAMILIES)}")
+        raise ModelError(
+            f"vision-language models of type {model_type!r} are not supported; known: "
+            f"{sorted(FAMILIES)}"
+        )
     return FAMILIES[model_type]
 
 
 def media_of(inputs: Mapping[str, Any], family: Family, image_token_id: int) -> PromptMedia | None:
     """Return the images in a processor's output for one prompt; None if it has none."""
-    tensors = {name: value for name, value in inputs.items() if name not in TEXT_INPUTS and isinstance(value, Tensor)}
+    tensors = {
+        name: value
+        for name, value in inputs.items()
+        if name not in TEXT_INPUTS and isinstance(value, Tensor)
+    }
     if family.stacks_pictures_per_prompt:
         tensors = {name: value.transpose(0, 1) for name, value in tensors.items()}
     num_tokens = int((inputs["input_ids"] == image_token_id).sum())
@@ -96,7 +114,9 @@ class VLMPolicy(CausalLMPolicy):
     Args: blank: an image's media for passes without any, so that every rank runs the encoder.
     """
 
-    def __init__(self, model: Any, frozen: Sequence[ModelPart] = (), blank: PromptMedia | None = None) -> None:
+    def __init__(
+        self, model: Any, frozen: Sequence[ModelPart] = (), blank: PromptMedia | None = None
+    ) -> None:
         super().__init__(model)
         self.family = family_of(model.config.model_type)
         self.frozen, self.blank = tuple(frozen), blank
@@ -112,7 +132,11 @@ class VLMPolicy(CausalLMPolicy):
             ModelPart.PROJECTOR: self.family.projector,
             ModelPart.LANGUAGE_MODEL: (self.family.language_model,),
         }[part]
-        return [found for path in paths if (found := _below(self.language_model.model, path)) is not None]
+        return [
+            found
+            for path in paths
+            if (found := _below(self.language_model.model, path)) is not None
+        ]
 
     @property
     def block_classes(self) -> tuple[str, ...]:
@@ -122,9 +146,16 @@ class VLMPolicy(CausalLMPolicy):
     @property
     def lora_targets(self) -> list[str]:
         """Full names of the linear layers of every part that is not frozen."""
-        parts = [module for part in ModelPart if part not in self.frozen for module in self.part(part)]
+        parts = [
+            module for part in ModelPart if part not in self.frozen for module in self.part(part)
+        ]
         modules = [module for module in parts if isinstance(module, nn.Module)]
-        linear = {id(layer) for module in modules for layer in module.modules() if isinstance(layer, nn.Linear)}
+        linear = {
+            id(layer)
+            for module in modules
+            for layer in module.modules()
+            if isinstance(layer, nn.Linear)
+        }
         return [name for name, module in self.model.named_modules() if id(module) in linear]
 
     def inputs(
@@ -138,7 +169,10 @@ class VLMPolicy(CausalLMPolicy):
         for all rows that show it."""
         model, device = self.language_model.model, input_ids_BL.device
         shown = distinct(media_B if media_B is not None else [None] * len(input_ids_BL))
-        inputs: dict[str, Any] = {"attention_mask": attention_mask_BL, "position_ids": position_ids_BL}
+        inputs: dict[str, Any] = {
+            "attention_mask": attention_mask_BL,
+            "position_ids": position_ids_BL,
+        }
         if not shown.media:
             return {**inputs, **self._without_pictures(input_ids_BL)}
         image_token = self.language_model.config.image_token_id
@@ -149,12 +183,21 @@ class VLMPolicy(CausalLMPolicy):
         encoded.pooler_output = rows.spread(encoded.pooler_output, word_H)
         deep = getattr(encoded, "deepstack_features", None)
         if deep is not None:
-            encoded.deepstack_features = [rows.spread(features, torch.zeros_like(word_H)) for features in deep]
+            encoded.deepstack_features = [
+                rows.spread(features, torch.zeros_like(word_H)) for features in deep
+            ]
         if self.family.needs_grid_positions:
-            in_prompt_BL = is_image_BL & (is_image_BL.cumsum(-1) <= torch.tensor(rows.shown_B, device=device)[:, None])
-            grids = torch.cat([shown.media[place].tensors["image_grid_thw"] for place in rows.order]).to(device)
+            in_prompt_BL = is_image_BL & (
+                is_image_BL.cumsum(-1) <= torch.tensor(rows.shown_B, device=device)[:, None]
+            )
+            grids = torch.cat(
+                [shown.media[place].tensors["image_grid_thw"] for place in rows.order]
+            ).to(device)
             inputs["position_ids"], _ = model.get_rope_index(
-                input_ids_BL, in_prompt_BL.int(), image_grid_thw=grids, attention_mask=attention_mask_BL
+                input_ids_BL,
+                in_prompt_BL.int(),
+                image_grid_thw=grids,
+                attention_mask=attention_mask_BL,
             )
         return {**inputs, "input_ids": input_ids_BL, "mm_encoder_outputs": {"image": encoded}}
 
@@ -162,7 +205,9 @@ class VLMPolicy(CausalLMPolicy):
         if self.blank is None:
             return {"input_ids": input_ids_BL}
         model = self.language_model.model
-        encoded = model.get_image_features(**joined([self.blank], input_ids_BL.device), return_dict=True)
+        encoded = model.get_image_features(
+            **joined([self.blank], input_ids_BL.device), return_dict=True
+        )
         features = [encoded.pooler_output, *(getattr(encoded, "deepstack_features", None) or [])]
         nothing = sum(_flat(one).sum() for one in features) * 0.0
         return {"inputs_embeds": model.get_input_embeddings()(input_ids_BL) + nothing}
@@ -173,8 +218,8 @@ class VLMPolicy(CausalLMPolicy):
         Raises: ModelError, always.
         """
         raise ModelError(
-            "placement.max_tokens_per_micro_batch: rows of a vision-language model are not packed; unset it and use "
-            "placement.micro_batch_size"
+            "placement.max_tokens_per_micro_batch: rows of a vision-language model are not "
+            "packed; unset it and use placement.micro_batch_size"
         )
 
     def why_no_prompt_sharing(self) -> str | None:

@@ -96,10 +96,17 @@ class CallSpec:
 
     def __post_init__(self) -> None:
         scatters = self.dispatch is not Dispatch.BROADCAST
-        if self.execute is Execute.RANK_ZERO and (scatters or self.collect is not Collect.RANK_ZERO):
-            raise ValueError("execute=RANK_ZERO has one rank: it goes with dispatch=BROADCAST and collect=RANK_ZERO")
+        if self.execute is Execute.RANK_ZERO and (
+            scatters or self.collect is not Collect.RANK_ZERO
+        ):
+            raise ValueError(
+                "execute=RANK_ZERO has one rank: it goes with dispatch=BROADCAST and "
+                "collect=RANK_ZERO"
+            )
         if self.collect is Collect.JOIN and not scatters:
-            raise ValueError("collect=JOIN joins the answers to shards: it needs a dispatch that scatters")
+            raise ValueError(
+                "collect=JOIN joins the answers to shards: it needs a dispatch that scatters"
+            )
 
 
 @dataclass(frozen=True)
@@ -122,7 +129,9 @@ class Cut:
 
 
 def distributed(
-    dispatch: Dispatch = Dispatch.BROADCAST, collect: Collect | None = None, execute: Execute = Execute.ALL
+    dispatch: Dispatch = Dispatch.BROADCAST,
+    collect: Collect | None = None,
+    execute: Execute = Execute.ALL,
 ) -> Callable[[F], F]:
     """Declare how a worker method is called from the driver. The default of `collect` follows
     `execute`."""
@@ -142,7 +151,9 @@ def spec_of(cls: type, method: str) -> CallSpec:
     return getattr(getattr(cls, method), "__call_spec__", CallSpec())
 
 
-def cut(spec: CallSpec, args: tuple[Any, ...], kwargs: dict[str, Any], topology: TrainTopology) -> Cut:
+def cut(
+    spec: CallSpec, args: tuple[Any, ...], kwargs: dict[str, Any], topology: TrainTopology
+) -> Cut:
     """Compute the arguments of each called rank. Raises: DataProtoError when something cannot be
     cut for the ranks."""
     everyone, heads = tuple(range(topology.world_size)), tuple(topology.head_ranks())
@@ -164,13 +175,18 @@ def cut(spec: CallSpec, args: tuple[Any, ...], kwargs: dict[str, Any], topology:
     calls = {}
     for rank in called:
         part = rank // ranks_per_part
-        calls[rank] = tuple(parts[part] for parts in positional), {key: parts[part] for key, parts in named.items()}
+        calls[rank] = (
+            tuple(parts[part] for parts in positional),
+            {key: parts[part] for key, parts in named.items()},
+        )
     return Cut(calls, answering, num_rows)
 
 
 def is_cut(value: Any) -> bool:
     """Return True if a scatter cuts this argument."""
-    return isinstance(value, DataProto | Shardable | Tensor | TensorDict | np.ndarray | list | tuple)
+    return isinstance(
+        value, DataProto | Shardable | Tensor | TensorDict | np.ndarray | list | tuple
+    )
 
 
 def shard_rows(num_rows: int, num_parts: int, part: int) -> tuple[int, int, int]:
@@ -189,14 +205,18 @@ def fill_up(rows: DataProto, num_copies: int, num_rows: int) -> DataProto:
         shard = rows[np.minimum(np.arange(num_rows), len(rows) - 1)]
         if shard.batch is not None and shard.batch.get(MASK, None) is not None:
             shard.batch[MASK] = _without_last(shard.batch[MASK], num_copies)
-    return DataProto(shard.batch, shard.non_tensor_batch, {**shard.meta_info, NUM_PADDING_ROWS: num_copies})
+    return DataProto(
+        shard.batch, shard.non_tensor_batch, {**shard.meta_info, NUM_PADDING_ROWS: num_copies}
+    )
 
 
 def shard_of(batch: DataProto, num_parts: int, part: int) -> DataProto:
     """Return one of `num_parts` shards of equal size; see the module's docstring. Raises:
     DataProtoError on an empty batch."""
     if not len(batch):
-        raise DataProtoError(f"an empty batch cannot be cut for {num_parts} ranks; its columns have no rows")
+        raise DataProtoError(
+            f"an empty batch cannot be cut for {num_parts} ranks; its columns have no rows"
+        )
     start, stop, num_copies = shard_rows(len(batch), num_parts, part)
     return fill_up(batch[start:stop], num_copies, -(-len(batch) // num_parts))
 
@@ -209,7 +229,9 @@ def num_real_rows(shard: DataProto) -> int:
 def _without_last(mask: Tensor, num_rows: int) -> Tensor:
     if mask.is_nested:
         rows = list(mask.unbind())
-        kept = rows[: len(rows) - num_rows] + [torch.zeros_like(row) for row in rows[len(rows) - num_rows :]]
+        kept = rows[: len(rows) - num_rows] + [
+            torch.zeros_like(row) for row in rows[len(rows) - num_rows :]
+        ]
         return torch.nested.as_nested_tensor(kept, layout=torch.jagged)
     return mask.index_fill(0, torch.arange(len(mask) - num_rows, len(mask), device=mask.device), 0)
 
@@ -225,10 +247,15 @@ def _common_rows(arguments: list[tuple[int | str, Any]]) -> int | None:
         if not is_cut(value):
             continue
         if isinstance(value, Tensor | np.ndarray) and value.ndim == 0:
-            raise DataProtoError(f"argument {name!r} has no leading dimension to cut; pass Broadcast(value) to send it")
+            raise DataProtoError(
+                f"argument {name!r} has no leading dimension to cut; pass Broadcast(value) to "
+                "send it"
+            )
         rows[name] = len(value)
     if len(set(rows.values())) > 1:
-        raise DataProtoError(f"arguments to be cut differ in rows: {rows}; pass Broadcast(value) for what is not cut")
+        raise DataProtoError(
+            f"arguments to be cut differ in rows: {rows}; pass Broadcast(value) for what is not cut"
+        )
     return next(iter(rows.values()), None)
 
 
@@ -241,8 +268,8 @@ def _parts(value: Any, num_parts: int) -> list[Any]:
         return [value.shard(num_parts, part) for part in range(num_parts)]
     if len(value) % num_parts:
         raise DataProtoError(
-            f"a {type(value).__name__} of {len(value)} rows cannot be cut into {num_parts} equal shards; "
-            "pass Broadcast(value) to send it whole"
+            f"a {type(value).__name__} of {len(value)} rows cannot be cut into {num_parts} equal "
+            "shards; pass Broadcast(value) to send it whole"
         )
     size = len(value) // num_parts
     return [value[part * size : (part + 1) * size] for part in range(num_parts)]

@@ -61,11 +61,14 @@ class TrainTopology:
         multiply to `world_size`."""
         sizes = f"tp_size={self.tp_size} x sp_size={self.sp_size} x pp_size={self.pp_size}"
         if self.dp_size is None and world_size % self.model_size:
-            raise RecipeError(f"{sizes} = {self.model_size} does not divide the world size of {world_size} ranks")
+            raise RecipeError(
+                f"{sizes} = {self.model_size} does not divide the world size of {world_size} ranks"
+            )
         dp_size = self.dp_size or world_size // self.model_size
         if dp_size * self.model_size != world_size:
             raise RecipeError(
-                f"dp_size={dp_size} x {sizes} = {dp_size * self.model_size}, but the world size is {world_size} ranks"
+                f"dp_size={dp_size} x {sizes} = {dp_size * self.model_size}, but the world size "
+                f"is {world_size} ranks"
             )
         if dp_size % self.ep_size:
             raise RecipeError(f"ep_size={self.ep_size} does not divide dp_size={dp_size}")
@@ -75,7 +78,9 @@ class TrainTopology:
         """Refuse settings that no backend implements. Raises: RecipeError naming the setting."""
         for name, what in (("pp_size", "pipeline parallelism"), ("ep_size", "expert parallelism")):
             if getattr(self, name) > 1:
-                raise RecipeError(f"{name}={getattr(self, name)}: {what} is not implemented; set {name} to 1")
+                raise RecipeError(
+                    f"{name}={getattr(self, name)}: {what} is not implemented; set {name} to 1"
+                )
 
     def head_ranks(self) -> list[int]:
         """Return the first rank of each replica (tp, sp and pp rank 0), in dp order."""

@@ -34,7 +34,12 @@ class Compared:
 def compare_runs(records: Sequence[RunRecord]) -> list[Compared]:
     """Return every run with its change from the first one."""
     return [
-        Compared(record, record.evaluation("baseline"), record.evaluation("final"), _change(records[0], record))
+        Compared(
+            record,
+            record.evaluation("baseline"),
+            record.evaluation("final"),
+            _change(records[0], record),
+        )
         for record in records
     ]
 
@@ -49,7 +54,9 @@ def differing_settings(records: Sequence[RunRecord]) -> dict[str, list[str]]:
 
 def compare_page(records: Sequence[RunRecord]) -> str:
     """Return the comparison as a self-contained page."""
-    learned = [mean_series(record, record.recipe.domain.traits.curve, record.name) for record in records]
+    learned = [
+        mean_series(record, record.recipe.domain.traits.curve, record.name) for record in records
+    ]
     held_out = [held_out_series(record, record.name) for record in records]
     return render(
         "compare.html",

@@ -13,7 +13,14 @@ from rl_core.train.stacks.segments import DELTA_AT
 from schemas.domains import Curve
 from schemas.receipts import EvalReceipt
 
-SHOWN_FIRST = ("response_length_mean", "truncated_share", "entropy", "approx_kl", "loss", "grad_norm")
+SHOWN_FIRST = (
+    "response_length_mean",
+    "truncated_share",
+    "entropy",
+    "approx_kl",
+    "loss",
+    "grad_norm",
+)
 """Metrics to show first, next to the reward."""
 Z_95 = 1.96
 
@@ -36,7 +43,11 @@ def mean_series(record: RunRecord, curve: Curve, label: str) -> Series:
         mean = step.get(curve.mean, math.nan)
         spread = step.get(curve.spread) if curve.spread else None
         half = None if spread is None else Z_95 * spread / math.sqrt(num_rows)
-        points.append(Point(step["step"], mean, *((None, None) if half is None else (mean - half, mean + half))))
+        points.append(
+            Point(
+                step["step"], mean, *((None, None) if half is None else (mean - half, mean + half))
+            )
+        )
     return Series(label, points)
 
 
@@ -77,7 +88,10 @@ def delta_by_place(record: RunRecord) -> Markup | None:
             if mark and math.isfinite(value):
                 found.setdefault(track.rstrip("/"), {}).setdefault(int(place), []).append(value)
     series = [
-        Series(track or "mean of all steps", [Point(place, sum(one) / len(one)) for place, one in sorted(at.items())])
+        Series(
+            track or "mean of all steps",
+            [Point(place, sum(one) / len(one)) for place, one in sorted(at.items())],
+        )
         for track, at in found.items()
     ]
     title = "distance of trainer and rollout, nats per token"

@@ -26,7 +26,9 @@ class LineageFormat(StrEnum):
     """A self-contained page."""
 
 
-def show_lineage(lineage: Lineage, form: LineageFormat, checks: Sequence[Check] | None = None) -> str:
+def show_lineage(
+    lineage: Lineage, form: LineageFormat, checks: Sequence[Check] | None = None
+) -> str:
     """Format the lineage.
 
     Args: checks: results of a verification; None if there was none.

@@ -51,7 +51,10 @@ def report_page(record: RunRecord, home: Home) -> str:
         phases=phases,
         longest=max(phases.values(), default=0.0),
         samples=_samples(record),
-        pictures=[(path.stem.replace("-", " "), _data_uri(path.read_bytes())) for path in embedded_pictures(record)],
+        pictures=[
+            (path.stem.replace("-", " "), _data_uri(path.read_bytes()))
+            for path in embedded_pictures(record)
+        ],
         validation=validation_of(home.mlflow_uri, lineage.run_id),
         lineage=lineage,
     )
@@ -80,14 +83,20 @@ def _samples(record: RunRecord) -> list[dict[str, Any]]:
         return []
     scores = [row_scores(rows, record.score) for rows in (before, after)]
     changes = [abs(two - one) for one, two in zip(*scores, strict=True)]
-    shown = sorted(range(len(before)), key=lambda row: (math.isnan(changes[row]), -changes[row]))[:NUM_SAMPLES]
+    shown = sorted(range(len(before)), key=lambda row: (math.isnan(changes[row]), -changes[row]))[
+        :NUM_SAMPLES
+    ]
     return [
         {
             "prompt": _prompt_text(before[row]),
             "asked_about": [_picture(path) for path in before[row].get("images", [])],
             "truth": before[row]["ground_truth"],
             "answers": [
-                {"text": one[row]["response"], "made": _picture(one[row].get("made")), "score": values[row]}
+                {
+                    "text": one[row]["response"],
+                    "made": _picture(one[row].get("made")),
+                    "score": values[row],
+                }
                 for one, values in zip((before, after), scores, strict=True)
             ],
         }

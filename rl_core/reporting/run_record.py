@@ -100,7 +100,9 @@ def find_run(home: Home, run: str) -> RunRecord:
     folders = {path.parent.name: path.parent for path in home.runs.glob("*/run.json")}
     if run in folders:
         return RunRecord(RunFolder(folders[run]))
-    wanted = find_version(home.mlflow_uri, run).tags["run_id"] if run.startswith("models:/") else run
+    wanted = (
+        find_version(home.mlflow_uri, run).tags["run_id"] if run.startswith("models:/") else run
+    )
     records = [RunRecord(RunFolder(path)) for path in folders.values()]
     found = next((record for record in records if record.mlflow_run_id == wanted), None)
     if found is None:

@@ -109,7 +109,10 @@ class ImageScorer(Scorer):
         """Score the samples that have an image, and mark the others as unscored."""
         with_image = [sample for sample in samples if sample.image is not None]
         scored = iter(self.score_images(with_image) if with_image else [])
-        return [Unscored("the sample has no image") if sample.image is None else next(scored) for sample in samples]
+        return [
+            Unscored("the sample has no image") if sample.image is None else next(scored)
+            for sample in samples
+        ]
 
     @abstractmethod
     def score_images(self, samples: Sequence[Sample]) -> Sequence[float | Unscored]:

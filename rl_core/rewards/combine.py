@@ -100,4 +100,6 @@ def _penalties(earned: Earned, config: RewardServiceConfig, max_length: int) -> 
         return none_B
     buffer = min(config.overlong_buffer, max_length)
     lengths_B = earned.lengths_B.masked_fill(earned.truncated_B, max_length)
-    return soft_overlong_penalty(lengths_B, max_length, buffer, config.overlong_penalty).to(none_B.dtype)
+    return soft_overlong_penalty(lengths_B, max_length, buffer, config.overlong_penalty).to(
+        none_B.dtype
+    )

@@ -61,7 +61,9 @@ class Clip:
 
     def cosines(self, samples: Sequence[Sample]) -> Tensor:
         """Return the cosine similarity of each sample's image and prompt, [B]."""
-        image_BE, text_BE = self.embed([image_of(sample) for sample in samples], [sample.prompt for sample in samples])
+        image_BE, text_BE = self.embed(
+            [image_of(sample) for sample in samples], [sample.prompt for sample in samples]
+        )
         return (image_BE * text_BE).sum(-1)
 
 
@@ -72,7 +74,9 @@ def loaded(cls: Any, name: str) -> Any:
     try:
         return cls.from_pretrained(path, revision=revision or None)
     except (OSError, ValueError) as error:
-        raise ModelError(f"{name}: no {cls.__name__} there: {str(error).strip().splitlines()[0]}") from error
+        raise ModelError(
+            f"{name}: no {cls.__name__} there: {str(error).strip().splitlines()[0]}"
+        ) from error
 
 
 def weights_file(reference: str) -> dict[str, Tensor]:
@@ -92,7 +96,9 @@ def weights_file(reference: str) -> dict[str, Tensor]:
             return load_file(path)
         content = torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, ValueError, RuntimeError) as error:
-        raise ModelError(f"{reference}: cannot be loaded: {str(error).strip().splitlines()[0]}") from error
+        raise ModelError(
+            f"{reference}: cannot be loaded: {str(error).strip().splitlines()[0]}"
+        ) from error
     return content.get("state_dict", content)
 
 
@@ -117,7 +123,8 @@ def fill(module: nn.Module, weights: Mapping[str, Tensor], what: str) -> None:
     missing = [name for name in missing if not name.endswith("position_ids")]
     if missing or unexpected:
         raise ModelError(
-            f"{what}: missing {missing[:3]} ({len(missing)}), unknown {unexpected[:3]} ({len(unexpected)})"
+            f"{what}: missing {missing[:3]} ({len(missing)}), unknown {unexpected[:3]} "
+            f"({len(unexpected)})"
         )
 
 

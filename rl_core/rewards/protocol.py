@@ -91,11 +91,16 @@ def sample_of(asked: AskedSample) -> Sample:
 
 def answer_of(scores: Scores) -> dict[str, Any]:
     """Convert scores to a response."""
-    parts = {key: {"scores": found.scores, "errors": found.errors} for key, found in scores.by_key.items()}
+    parts = {
+        key: {"scores": found.scores, "errors": found.errors}
+        for key, found in scores.by_key.items()
+    }
     return {"rewards": parts, TOTAL: _total(scores)}
 
 
-def read_answer(body: Mapping[str, Any], reward: str | None, num_samples: int) -> tuple[list[float], list[str | None]]:
+def read_answer(
+    body: Mapping[str, Any], reward: str | None, num_samples: int
+) -> tuple[list[float], list[str | None]]:
     """Return scores and reasons of one reward, or the total. Raises: ValueError when the response
     is not of this form."""
     part = body.get(TOTAL) if reward is None else (body.get("rewards") or {}).get(reward)
@@ -104,7 +109,10 @@ def read_answer(body: Mapping[str, Any], reward: str | None, num_samples: int) -
     scores = [math.nan if score is None else float(score) for score in part["scores"]]
     errors: list[str | None] = list(part.get("errors") or [None] * len(scores))
     if len(scores) != num_samples or len(errors) != num_samples:
-        raise ValueError(f"the answer has {len(scores)} scores and {len(errors)} errors for {num_samples} samples")
+        raise ValueError(
+            f"the answer has {len(scores)} scores and {len(errors)} errors for {num_samples} "
+            "samples"
+        )
     return scores, errors
 
 
@@ -130,16 +138,28 @@ def from_jpeg(text: str) -> Image:
 
 def _total(scores: Scores) -> dict[str, list[Any]]:
     counted: list[tuple[str, float, Scored]] = [
-        (key, scores.weights[key], found) for key, found in scores.by_key.items() if scores.weights[key]
+        (key, scores.weights[key], found)
+        for key, found in scores.by_key.items()
+        if scores.weights[key]
     ]
     num_samples = len(next(iter(scores.by_key.values())).scores) if scores.by_key else 0
-    sums = [sum(weight * found.scores[row] for _, weight, found in counted) for row in range(num_samples)]
+    sums = [
+        sum(weight * found.scores[row] for _, weight, found in counted)
+        for row in range(num_samples)
+    ]
     errors = [_first_error(counted, row) for row in range(num_samples)]
     return {"scores": [float(one) for one in sums], "errors": errors}
 
 
 def _first_error(counted: Sequence[tuple[str, float, Scored]], row: int) -> str | None:
-    return next((f"{key}: {found.errors[row]}" for key, _, found in counted if found.errors[row] is not None), None)
+    return next(
+        (
+            f"{key}: {found.errors[row]}"
+            for key, _, found in counted
+            if found.errors[row] is not None
+        ),
+        None,
+    )
 
 
 def _plain(value: Any) -> Any:

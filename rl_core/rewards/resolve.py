@@ -25,11 +25,17 @@ def resolve_scorers(
     for index, block in enumerate(blocks):
         where = f"rewards.{index}"
         cls, config = reward_scorers.resolve(block, where)
-        key = config.key or str(block.get("name") or str(block["target"]).rpartition(":")[2].lower())
+        key = config.key or str(
+            block.get("name") or str(block["target"]).rpartition(":")[2].lower()
+        )
         if key in found or key in TAKEN:
-            raise RecipeError(f"{where}: the key {key!r} is taken; give this entry a key of its own (key: ...)")
+            raise RecipeError(
+                f"{where}: the key {key!r} is taken; give this entry a key of its own (key: ...)"
+            )
         if produced is not None and produced not in cls.modalities:
             scored = ", ".join(sorted(cls.modalities))
-            raise RecipeError(f"{where}: {key} scores {scored}; this recipe's policy produces {produced}")
+            raise RecipeError(
+                f"{where}: {key} scores {scored}; this recipe's policy produces {produced}"
+            )
         found[key] = key, cls, config
     return list(found.values())

@@ -26,7 +26,10 @@ def samples_of(rollout: DataProto) -> list[Sample]:
         return tensors[name] if name in tensors else [otherwise] * len(rollout)
 
     rows = zip(
-        *(column(name) for name in ("prompt", "replies", "ground_truth", "stop_reason", "images", "videos")),
+        *(
+            column(name)
+            for name in ("prompt", "replies", "ground_truth", "stop_reason", "images", "videos")
+        ),
         column("last_reply_tokens", 0),
         column("metadata"),
         strict=True,
@@ -74,7 +77,9 @@ def as_image(value: Any) -> Image:
     if pixels.ndim == 2:
         pixels = pixels[:, :, None]
     if pixels.ndim != 3 or pixels.shape[2] not in (1, 3):
-        raise ValueError(f"a picture is [H, W], [H, W, C] or [C, H, W] with 1 or 3 channels, got {pixels.shape}")
+        raise ValueError(
+            f"a picture is [H, W], [H, W, C] or [C, H, W] with 1 or 3 channels, got {pixels.shape}"
+        )
     if not np.isfinite(pixels).all():
         raise ValueError("a picture's numbers must be finite")
     if np.issubdtype(pixels.dtype, np.floating):

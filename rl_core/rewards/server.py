@@ -26,7 +26,9 @@ def build_app(service: RewardService) -> FastAPI:
     def score(request: ScoreRequest) -> Response:
         unknown = sorted(set(request.rewards or ()) - set(service.asked))
         if unknown:
-            raise HTTPException(404, f"no rewards {unknown} here; there are {sorted(service.asked)}")
+            raise HTTPException(
+                404, f"no rewards {unknown} here; there are {sorted(service.asked)}"
+            )
         # NaN is not JSON by the letter, but the contract's word for a failed item.
         body = json.dumps(answer_of(_scores(service, request)), allow_nan=True)
         return Response(body, media_type="application/json")

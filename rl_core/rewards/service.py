@@ -57,7 +57,10 @@ class RewardService:
         """
         config = config or RewardServiceConfig()
         device = device if rank_info is None else str(rank_info.device)
-        self.asked = {key: Asking(key, cls(settings, device), config) for key, cls, settings in resolve_scorers(blocks)}
+        self.asked = {
+            key: Asking(key, cls(settings, device), config)
+            for key, cls, settings in resolve_scorers(blocks)
+        }
         self.weights = {key: asking.scorer.config.weight for key, asking in self.asked.items()}
 
     @distributed(Dispatch.DP_SCATTER_HEAD, Collect.JOIN)
@@ -76,7 +79,11 @@ class RewardService:
 
         samples = samples_of(rollout)[: num_real_rows(rollout)]
         # A row without a verdict has nothing to add to.
-        failed = [] if rollout.batch is None else rollout.batch.get("failed", torch.zeros(len(rollout))).tolist()
+        failed = (
+            []
+            if rollout.batch is None
+            else rollout.batch.get("failed", torch.zeros(len(rollout))).tolist()
+        )
         rows = [row for row in range(len(samples)) if not (failed and failed[row])]
         found = self.score_samples([samples[row] for row in rows])
         scores_BK = torch.full((len(rollout), len(self.asked)), float("nan"))

@@ -44,7 +44,14 @@ class Replica:
     they arrive merged.
     """
 
-    def __init__(self, bundle: Any, lora: LoraConfig | None, mode: SyncMode, dtype: DType, rank_info: RankInfo) -> None:
+    def __init__(
+        self,
+        bundle: Any,
+        lora: LoraConfig | None,
+        mode: SyncMode,
+        dtype: DType,
+        rank_info: RankInfo,
+    ) -> None:
         self.bundle, self.rank_info, self.device = bundle, rank_info, rank_info.device
         self.policy, self.meshes = self.bundle.policy, Meshes(rank_info)
         if lora is not None and mode is SyncMode.ADAPTER:
@@ -69,7 +76,8 @@ class Replica:
         they are not complete."""
         if self.version is None:
             raise StaleEngine(
-                "the rollout engine holds no complete weights of the trainer's yet; WeightSync.sync first"
+                "the rollout engine holds no complete weights of the trainer's yet; "
+                "WeightSync.sync first"
             )
         return self.version
 
@@ -78,11 +86,17 @@ class Replica:
         self.version = None
         unpack(bucket, self.parameters)
 
-    def finish(self, version: WeightVersion, expected: dict[str, Checksum], dtype: torch.dtype) -> None:
+    def finish(
+        self, version: WeightVersion, expected: dict[str, Checksum], dtype: torch.dtype
+    ) -> None:
         """End an update. Raises: WeightMismatch when a tensor is not what was sent; the engine then
         stays unusable."""
         self.version = None
-        found = {name: checksum(self.parameters[name].to(dtype)) for name in expected if name in self.parameters}
+        found = {
+            name: checksum(self.parameters[name].to(dtype))
+            for name in expected
+            if name in self.parameters
+        }
         check_same(expected, found, f"rollout engine rank {self.rank_info.rank}, weights {version}")
         self.check_known(expected)
         self.version = version
@@ -96,8 +110,9 @@ class Replica:
         left = [name for name in self.parameters if name not in self._known]
         if left:
             raise WeightMismatch(
-                f"rollout engine rank {self.rank_info.rank}: {len(left)} of {len(self.parameters)} tensors were "
-                f"neither sent by the trainer nor compared with its own, first {', '.join(left[:NUM_NAMED])}"
+                f"rollout engine rank {self.rank_info.rank}: {len(left)} of "
+                f"{len(self.parameters)} tensors were neither sent by the trainer nor compared "
+                f"with its own, first {', '.join(left[:NUM_NAMED])}"
             )
 
     @contextmanager
@@ -130,7 +145,9 @@ class Receiver:
         *options: Any,
         rank_info: RankInfo,
     ) -> None:
-        self.replica = self.replica_class(self.bundle_class(source, model), lora, mode, dtype, rank_info)
+        self.replica = self.replica_class(
+            self.bundle_class(source, model), lora, mode, dtype, rank_info
+        )
         self._group: WireGroup | None = None
         engine: Any = super()
         engine.__init__(self.replica, *options)
@@ -159,7 +176,9 @@ class Receiver:
         """Return the policy's results on its bundle's probe inputs, [N]."""
         return self.replica.bundle.said_by(self.replica.policy, self.replica.device)
 
-    def finish_sync(self, version: WeightVersion, expected: dict[str, Checksum], dtype: torch.dtype) -> None:
+    def finish_sync(
+        self, version: WeightVersion, expected: dict[str, Checksum], dtype: torch.dtype
+    ) -> None:
         """End an update: the weights are now `version`. Raises: WeightMismatch when a checksum
         differs."""
         self.replica.finish(version, expected, dtype)

@@ -79,7 +79,9 @@ class RolloutEngine:
     ) -> None:
         self.backend, self.config, self.env_options, self.seed = backend, config, env_options, seed
         self.tokenizer = backend.bundle.tokenizer
-        self.max_context_length, self._note = row_limit_of(backend.policy, config.max_context_length, CONTEXT_KEY)
+        self.max_context_length, self._note = row_limit_of(
+            backend.policy, config.max_context_length, CONTEXT_KEY
+        )
         self.chat = chat_format(
             backend.bundle,
             template_kwargs,
@@ -111,7 +113,11 @@ class RolloutEngine:
         check_version(self.backend, version, evaluation=False)
         generator = self._generator(f"rollout-{attempt}" if attempt else "rollout", step)
         return self._play(
-            prompts, self.config.samples_per_prompt, self.config.max_new_tokens, self.config.temperature, generator
+            prompts,
+            self.config.samples_per_prompt,
+            self.config.max_new_tokens,
+            self.config.temperature,
+            generator,
         )
 
     @distributed(Dispatch.DP_SCATTER, Collect.JOIN)
@@ -149,7 +155,12 @@ class RolloutEngine:
             yield generate
 
     def _play(
-        self, prompts: DataProto, num_siblings: int, max_new_tokens: int, temperature: float, generator: torch.Generator
+        self,
+        prompts: DataProto,
+        num_siblings: int,
+        max_new_tokens: int,
+        temperature: float,
+        generator: torch.Generator,
     ) -> DataProto | None:
         meshes = self.backend.meshes
         items = part_of(list(prompts.non_tensor_batch["item"]), meshes.sp_group)
@@ -160,14 +171,21 @@ class RolloutEngine:
             def play(reply: Generate) -> list[Episode]:
                 config = self.config
                 limits = self.max_context_length, self.rows_at_once, config.episodes
-                return run_episodes(items, num_siblings, self.chat, reply, self.env_options, *limits)
+                return run_episodes(
+                    items, num_siblings, self.chat, reply, self.env_options, *limits
+                )
 
             episodes = play_together(meshes.tp_group, generate, play)
         for episode in episodes:
-            # Its work is done, and what it held (connections, processes) may not travel to another rank.
+            # Its work is done, and what it held (connections, processes) may not travel to another
+            # rank.
             episode.env = None
         episodes = collect_parts(episodes, meshes.sp_group)
-        return self._collect(episodes, time.perf_counter() - start) if self.backend.rank_info.is_head else None
+        return (
+            self._collect(episodes, time.perf_counter() - start)
+            if self.backend.rank_info.is_head
+            else None
+        )
 
     def _collect(self, episodes: list[Episode], elapsed_s: float) -> DataProto:
         prompt_width, response_width = self._common_widths(
@@ -175,12 +193,21 @@ class RolloutEngine:
             max(1, *(len(episode.response_ids) for episode in episodes)),
         )
         pad = self.tokenizer.pad_token_id
-        prompt_ids = pad_rows([torch.tensor(e.prompt_ids) for e in episodes], pad, left=True, length=prompt_width)
-        response_ids = pad_rows([torch.tensor(e.response_ids).long() for e in episodes], pad, length=response_width)
-        prompt_mask = pad_rows(
-            [torch.ones(len(e.prompt_ids)).long() for e in episodes], 0, left=True, length=prompt_width
+        prompt_ids = pad_rows(
+            [torch.tensor(e.prompt_ids) for e in episodes], pad, left=True, length=prompt_width
         )
-        reply_mask = pad_rows([torch.ones(len(e.response_ids)).long() for e in episodes], 0, length=response_width)
+        response_ids = pad_rows(
+            [torch.tensor(e.response_ids).long() for e in episodes], pad, length=response_width
+        )
+        prompt_mask = pad_rows(
+            [torch.ones(len(e.prompt_ids)).long() for e in episodes],
+            0,
+            left=True,
+            length=prompt_width,
+        )
+        reply_mask = pad_rows(
+            [torch.ones(len(e.response_ids)).long() for e in episodes], 0, length=response_width
+        )
         attention_mask = torch.cat([prompt_mask, reply_mask], 1)
         failed = [not e.has_verdict for e in episodes]
         tensors = {
@@ -189,20 +216,29 @@ class RolloutEngine:
             "position_ids": positions_of(attention_mask),
             # A failed row has no verdict, so nothing is learnt from its tokens.
             "response_mask": pad_rows(
-                [torch.tensor(e.mask).long() * (not bad) for e, bad in zip(episodes, failed, strict=True)],
+                [
+                    torch.tensor(e.mask).long() * (not bad)
+                    for e, bad in zip(episodes, failed, strict=True)
+                ],
                 0,
                 length=response_width,
             ),
-            "rollout_log_probs": pad_rows([torch.tensor(e.log_probs) for e in episodes], 0.0, length=response_width),
+            "rollout_log_probs": pad_rows(
+                [torch.tensor(e.log_probs) for e in episodes], 0.0, length=response_width
+            ),
             "rewards": torch.tensor([e.reward for e in episodes], dtype=torch.float32),
-            "turn_rewards": pad_rows([torch.tensor(e.token_rewards) for e in episodes], 0.0, length=response_width),
+            "turn_rewards": pad_rows(
+                [torch.tensor(e.token_rewards) for e in episodes], 0.0, length=response_width
+            ),
             "failed": torch.tensor(failed),
             "num_tokens": torch.tensor([sum(e.mask) for e in episodes]),
             "last_reply_tokens": torch.tensor([e.last_reply_tokens for e in episodes]),
             "num_turns": torch.tensor([e.num_turns for e in episodes]),
         }
         return DataProto.from_dict(
-            tensors, self._texts(episodes), {"metrics": {"rollout_s": Metric(MetricKind.MAX, elapsed_s, 1)}}
+            tensors,
+            self._texts(episodes),
+            {"metrics": {"rollout_s": Metric(MetricKind.MAX, elapsed_s, 1)}},
         )
 
     def _texts(self, episodes: list[Episode]) -> dict[str, list[Any]]:
@@ -217,7 +253,9 @@ class RolloutEngine:
             "env_class": [e.item["env_class"] for e in episodes],
             "env_metrics": [e.env_metrics for e in episodes],
             "error": [e.error for e in episodes],
-            "failed_call": [None if e.failed_call is None else str(e.failed_call) for e in episodes],
+            "failed_call": [
+                None if e.failed_call is None else str(e.failed_call) for e in episodes
+            ],
             "timed_out": [e.timed_out for e in episodes],
         }
 

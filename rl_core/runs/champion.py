@@ -24,7 +24,15 @@ from schemas.receipts import EvalReceipt, RunPlan
 from schemas.recipe import Recipe
 
 SAMPLES_ARTIFACT = "samples/evaluate-final.jsonl"
-_JUDGED_BY = ("domain", "environments", "rewards", "reward_service", "evaluation", "diffusion", "tracks")
+_JUDGED_BY = (
+    "domain",
+    "environments",
+    "rewards",
+    "reward_service",
+    "evaluation",
+    "diffusion",
+    "tracks",
+)
 """Sections of a recipe that affect the score of an answer."""
 
 
@@ -69,7 +77,8 @@ def _recorded(
 def _evaluated(plan: RunPlan, present: RegisteredVersion) -> list[dict[str, Any]]:
     """Evaluate the champion on this run's held-out rows and return the answers."""
     locate(present.tags["model_dir"], Home.default().models)
-    # Both sets of workers may want all devices; this run's are rebuilt from its checkpoint if they are needed again.
+    # Both sets of workers may want all devices; this run's are rebuilt from its checkpoint if they
+    # are needed again.
     session_for(plan).close()
     recipe = starting_from(Recipe.model_validate(plan.recipe), present.tags["model_dir"])
     other = plan.model_copy(

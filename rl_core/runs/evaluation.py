@@ -11,7 +11,13 @@ import yaml
 
 from rl_core.errors import RecipeError
 from rl_core.models.locate import locate
-from rl_core.runs.recipes import dump_recipe, load_recipe, parse_recipe, recorded_values, shown_values
+from rl_core.runs.recipes import (
+    dump_recipe,
+    load_recipe,
+    parse_recipe,
+    recorded_values,
+    shown_values,
+)
 from rl_core.runs.run_folder import RunFolder, run_key, source_revision
 from rl_core.runs.run_plan import flatten, starting_from
 from rl_core.runtime.home import Home
@@ -59,7 +65,11 @@ def find_candidate(model: str, home: Home) -> Candidate:
 
 
 def evaluation_recipe(
-    candidate: Candidate, recipe: str | None, overrides: Sequence[str], profile: str | None, home: Home
+    candidate: Candidate,
+    recipe: str | None,
+    overrides: Sequence[str],
+    profile: str | None,
+    home: Home,
 ) -> Recipe:
     """Return the recipe that defines held-out rows and scores; by default the one that the version
     was trained with.
@@ -69,11 +79,18 @@ def evaluation_recipe(
     if recipe is not None:
         return load_recipe(recipe, overrides, profile)
     if candidate.version is None:
-        raise RecipeError(f"{candidate.name} is no registered version: say on which recipe's held-out rows (--recipe)")
+        raise RecipeError(
+            f"{candidate.name} is no registered version: say on which recipe's held-out rows "
+            "(--recipe)"
+        )
     if profile is not None:
-        raise RecipeError("--profile goes with --recipe; the recorded recipe takes placement.key=value")
+        raise RecipeError(
+            "--profile goes with --recipe; the recorded recipe takes placement.key=value"
+        )
     where = Path(f"recipe of {candidate.name}")
-    text = read_artifact(tracking_client(home.mlflow_uri), candidate.version.tags["run_id"], RECIPE_ARTIFACT)
+    text = read_artifact(
+        tracking_client(home.mlflow_uri), candidate.version.tags["run_id"], RECIPE_ARTIFACT
+    )
     written = recorded_values(yaml.safe_load(text))
     return parse_recipe(resolved(merge_overrides(written, overrides, where), where), str(where))
 
@@ -84,7 +101,11 @@ def open_evaluation(
     """Create a separate folder and MLflow run, in the experiment `rl-evaluate`; no training run is
     changed."""
     evaluated = starting_from(recipe, candidate.weights)
-    described = {"evaluated_model": candidate.name, "cache_hash": cache.run_hash, "git_revision": source_revision()}
+    described = {
+        "evaluated_model": candidate.name,
+        "cache_hash": cache.run_hash,
+        "git_revision": source_revision(),
+    }
     tracking = TrackingRun.open(
         home.mlflow_uri,
         EXPERIMENT,

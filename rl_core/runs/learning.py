@@ -42,14 +42,24 @@ def warn_of_nothing_learnt(recipe: Recipe, steps: Sequence[Mapping[str, float]],
 
 def _verdict(track: LearningTrack, steps: Sequence[Mapping[str, float]]) -> str:
     own = [
-        {key.removeprefix(track.prefix): value for key, value in step.items() if key.startswith(track.prefix)}
+        {
+            key.removeprefix(track.prefix): value
+            for key, value in step.items()
+            if key.startswith(track.prefix)
+        }
         for step in steps
     ]
     # A step without a row to train on has a norm of NaN.
     norms = [step["grad_norm"] for step in own if "grad_norm" in step]
     moved = any(math.isfinite(norm) and norm > 0 for norm in norms)
     if any(step.get("zero_advantage_share") != 1.0 for step in own):
-        return f"every step's gradient was 0 or not finite: {NOTHING}" if norms and not moved else ""
+        return (
+            f"every step's gradient was 0 or not finite: {NOTHING}" if norms and not moved else ""
+        )
     flat = [step.get("zero_std_groups", 0.0) == step.get("num_groups") for step in own]
-    taught = "the rewards taught nothing, and other terms of the loss moved the weights" if moved else NOTHING
+    taught = (
+        "the rewards taught nothing, and other terms of the loss moved the weights"
+        if moved
+        else NOTHING
+    )
     return f"{FLAT if track.algorithm.needs_siblings and all(flat) else NO_ADVANTAGE}: {taught}"

@@ -38,10 +38,15 @@ def find_recipe(name_or_path: str) -> Path:
         if path.is_file():
             return path
         raise RecipeError(f"recipe file {path} does not exist")
-    raise RecipeError(f"unknown recipe {name_or_path!r}{nearest(name_or_path, recipe_names())}, or give a .yaml path")
+    raise RecipeError(
+        f"unknown recipe {name_or_path!r}{nearest(name_or_path, recipe_names())}, or give a "
+        ".yaml path"
+    )
 
 
-def load_recipe(name_or_path: str, overrides: Sequence[str] = (), profile: str | None = None) -> Recipe:
+def load_recipe(
+    name_or_path: str, overrides: Sequence[str] = (), profile: str | None = None
+) -> Recipe:
     """Load a recipe with its profile's placement and the overrides on top, and check every plug-in
     block.
 
@@ -64,7 +69,9 @@ def parse_recipe(values: dict[str, Any], where: str = "recipe") -> Recipe:
     try:
         recipe = Recipe.model_validate(values)
     except ValidationError as error:
-        raise RecipeError(_located(describe_validation_error(error, "", Recipe, "profile"), where)) from error
+        raise RecipeError(
+            _located(describe_validation_error(error, "", Recipe, "profile"), where)
+        ) from error
     try:
         _check_plugins(recipe)
     except UserError as error:
@@ -119,7 +126,11 @@ def _check_plugins(recipe: Recipe) -> None:
         check_serves_tracks(algorithm_cls(algorithm_config), recipe)
     if recipe.draws:
         painter = recipe.images
-        block = "" if painter is recipe else f"{'tracks' if recipe.unified is None else 'unified'}.images."
+        block = (
+            ""
+            if painter is recipe
+            else f"{'tracks' if recipe.unified is None else 'unified'}.images."
+        )
         painter_cls, painter_config = algorithms.resolve(painter.algorithm, f"{block}algorithm")
         check_serves_steps(painter_cls(painter_config), painter)
         check_multi_update(painter_cls(painter_config), *updates, named(painter))

@@ -47,7 +47,9 @@ class Reproduction:
         expected = json.loads((self.folder / EXPECTED).read_text(encoding="utf-8"))
         models = sorted((self.folder / HOME / "runs").glob("*/model"))
         if len(models) != 1:
-            return [f"{len(models)} trained models under {self.folder / HOME / 'runs'}, expected one"]
+            return [
+                f"{len(models)} trained models under {self.folder / HOME / 'runs'}, expected one"
+            ]
         found = weights_digest(models[0])
         recorded = expected["weights_digest"]
         return [] if found == recorded else [f"weights digest {found}, recorded {recorded}"]
@@ -66,14 +68,25 @@ def write_reproduction(lineage: Lineage, tracking_uri: str, folder: Path) -> Rep
     if root.exists() and (not root.is_dir() or any(root.iterdir())):
         raise StorageError(f"{folder} is not an empty folder; name a new one")
     if not lineage.weights_digest:
-        raise StorageError(f"{lineage.name} v{lineage.version} recorded no digest of its weights: nothing to compare")
-    changed = [check for check in check_sources(lineage.sources) if check.condition is not Condition.SAME]
+        raise StorageError(
+            f"{lineage.name} v{lineage.version} recorded no digest of its weights: nothing to "
+            "compare"
+        )
+    changed = [
+        check for check in check_sources(lineage.sources) if check.condition is not Condition.SAME
+    ]
     if changed:
-        raise DataError("\n".join(f"{check}" for check in changed) + "\nput the recorded files back first")
+        raise DataError(
+            "\n".join(f"{check}" for check in changed) + "\nput the recorded files back first"
+        )
     written = recorded_values(yaml.safe_load(lineage.recipe))
     recipe = parse_recipe(with_artifacts(written, tracking_uri), where="recorded recipe")
     atomic_write_text(root / RECIPE, dump_recipe(recipe))
-    expected = {"weights_digest": lineage.weights_digest, "metrics": lineage.metrics, "git_revision": _code(lineage)}
+    expected = {
+        "weights_digest": lineage.weights_digest,
+        "metrics": lineage.metrics,
+        "git_revision": _code(lineage),
+    }
     atomic_write_text(root / EXPECTED, json.dumps(expected, indent=2) + "\n")
     atomic_write_text(root / SCRIPT, _script(lineage, root))
     return Reproduction(root)

@@ -32,10 +32,18 @@ def look_for_news(recipe: Recipe, cache: CacheReceipt, retrain: Retrain, home: H
         found, reason = True, f"there is no {recipe.registered_name} yet"
     else:
         origin = origin_of(recipe, cache)
-        parts = [part for part, digest in origin.items() if last.tags.get(f"{ORIGIN_TAG}{part}") != digest]
+        parts = [
+            part
+            for part, digest in origin.items()
+            if last.tags.get(f"{ORIGIN_TAG}{part}") != digest
+        ]
         known = f"{last.name} v{last.version} of {last.created_at}"
         found = bool(parts)
-        reason = f"{' and '.join(parts)} changed since {known}" if found else f"nothing new since {known}"
+        reason = (
+            f"{' and '.join(parts)} changed since {known}"
+            if found
+            else f"nothing new since {known}"
+        )
     start = _start(recipe, home)
     begun = run_folder(starting_from(recipe, start), cache.run_hash, home)
     return News(
@@ -49,7 +57,11 @@ def look_for_news(recipe: Recipe, cache: CacheReceipt, retrain: Retrain, home: H
 
 def _start(recipe: Recipe, home: Home) -> str | None:
     """Return the champion's folder if the recipe starts from it and there is one."""
-    present = champion(home.mlflow_uri, recipe.registered_name) if recipe.retraining.start is Start.CHAMPION else None
+    present = (
+        champion(home.mlflow_uri, recipe.registered_name)
+        if recipe.retraining.start is Start.CHAMPION
+        else None
+    )
     return None if present is None else present.tags["model_dir"]
 
 

@@ -54,7 +54,12 @@ class RunFolder:
 
     def create(self, recipe_text: str) -> None:
         """Create the folder with the resolved recipe and the source revision."""
-        for folder in (self.checkpoints, self.root / "receipts", self.root / "samples", self.root / "steps"):
+        for folder in (
+            self.checkpoints,
+            self.root / "receipts",
+            self.root / "samples",
+            self.root / "steps",
+        ):
             folder.mkdir(parents=True, exist_ok=True)
         atomic_write_text(self.root / "recipe.yaml", recipe_text)
         atomic_write_text(self.root / "revision.txt", source_revision() + "\n")
@@ -67,7 +72,11 @@ class RunFolder:
     def mlflow_run_id(self) -> str | None:
         """Id of the MLflow run; None before the run is tracked."""
         path = self.root / "run.json"
-        return json.loads(path.read_text(encoding="utf-8"))["mlflow_run_id"] if path.is_file() else None
+        return (
+            json.loads(path.read_text(encoding="utf-8"))["mlflow_run_id"]
+            if path.is_file()
+            else None
+        )
 
     def discard(self) -> None:
         """Remove the run's state, for a fresh start."""
@@ -80,7 +89,9 @@ class RunFolder:
     def receipt(self, name: str, kind: type[R]) -> R | None:
         """The receipt of a task that an earlier run finished, or None."""
         path = self.root / "receipts" / f"{name}.json"
-        return kind.model_validate_json(path.read_text(encoding="utf-8")) if path.is_file() else None
+        return (
+            kind.model_validate_json(path.read_text(encoding="utf-8")) if path.is_file() else None
+        )
 
     def checkpoint(self, iteration: int) -> Path:
         """Return the folder of an iteration's checkpoint."""
@@ -88,7 +99,10 @@ class RunFolder:
 
     def last_complete(self) -> int:
         """Return the newest iteration with a complete checkpoint; 0 if there is none."""
-        complete = [int(path.parent.name.split("-")[1]) for path in self.checkpoints.glob(f"iteration-*/{SENTINEL}")]
+        complete = [
+            int(path.parent.name.split("-")[1])
+            for path in self.checkpoints.glob(f"iteration-*/{SENTINEL}")
+        ]
         return max(complete, default=0)
 
     def best(self, metric: str, count: int) -> list[int]:
@@ -109,8 +123,12 @@ class RunFolder:
             if kept and math.isfinite(values.get(metric, math.nan)):
                 scores[iteration] = values[metric]
         if known and metric not in known and not metric.startswith("eval/"):
-            raise RecipeError(f"training.best_metric: no metric {metric!r}{nearest(metric, sorted(known))}")
-        return sorted(scores, key=lambda iteration: (scores[iteration], iteration), reverse=True)[:count]
+            raise RecipeError(
+                f"training.best_metric: no metric {metric!r}{nearest(metric, sorted(known))}"
+            )
+        return sorted(scores, key=lambda iteration: (scores[iteration], iteration), reverse=True)[
+            :count
+        ]
 
     def _values(self, receipt: Path) -> dict[str, float]:
         """Return the metrics of an iteration, and of the evaluation that followed it, if any."""
@@ -122,7 +140,9 @@ class RunFolder:
 
     def evaluations(self) -> list[EvalReceipt]:
         """Return every evaluation so far, by step; the baseline first and the final one last."""
-        texts = [path.read_text(encoding="utf-8") for path in self.root.glob("receipts/evaluate-*.json")]
+        texts = [
+            path.read_text(encoding="utf-8") for path in self.root.glob("receipts/evaluate-*.json")
+        ]
         ranks = {"baseline": 0, "final": 2}
         found = [EvalReceipt.model_validate_json(text) for text in texts]
         return sorted(found, key=lambda one: (one.step, ranks.get(one.label, 1)))
@@ -133,7 +153,11 @@ class RunFolder:
 
     @contextmanager
     def publish_checkpoint(
-        self, iteration: int, trainer_state: dict[str, Any], keep_last: int, spare: Collection[int] = ()
+        self,
+        iteration: int,
+        trainer_state: dict[str, Any],
+        keep_last: int,
+        spare: Collection[int] = (),
     ) -> Iterator[Path]:
         """Yield a folder to write into; on exit it is synced, renamed into place and marked
         complete.
@@ -154,11 +178,14 @@ class RunFolder:
             _remove_checkpoint(target)
             os.replace(building, target)
             sync_path(self.checkpoints)
-            atomic_write_json(target / SENTINEL, {"iteration": iteration, "step": trainer_state["step"]})
+            atomic_write_json(
+                target / SENTINEL, {"iteration": iteration, "step": trainer_state["step"]}
+            )
         except OSError as error:
             raise StorageError(
-                f"checkpoint {target} could not be written ({error.strerror}); free some space or set "
-                "RL_TRAIN_HOME to a larger disk, then run again: training continues from the last complete checkpoint"
+                f"checkpoint {target} could not be written ({error.strerror}); free some space "
+                "or set RL_TRAIN_HOME to a larger disk, then run again: training continues from "
+                "the last complete checkpoint"
             ) from error
         finally:
             shutil.rmtree(building, ignore_errors=True)
@@ -174,7 +201,11 @@ class RunFolder:
         last = self.last_complete()
         files = sorted((self.root / "steps").glob("iteration-*.jsonl"))
         kept = [path for path in files if int(path.stem.split("-")[1]) <= last]
-        return [json.loads(line) for path in kept for line in path.read_text(encoding="utf-8").splitlines()]
+        return [
+            json.loads(line)
+            for path in kept
+            for line in path.read_text(encoding="utf-8").splitlines()
+        ]
 
     def _prune(self, newest: int, keep_last: int, spare: Collection[int]) -> None:
         for path in self.checkpoints.glob("iteration-*"):
@@ -187,7 +218,9 @@ def source_revision() -> str:
     """Return the git revision of the code, or `unknown` outside a checkout."""
     folder = Path(__file__).resolve().parent
     try:
-        answer = subprocess.run(["git", "rev-parse", "HEAD"], cwd=folder, capture_output=True, text=True, check=False)
+        answer = subprocess.run(
+            ["git", "rev-parse", "HEAD"], cwd=folder, capture_output=True, text=True, check=False
+        )
     except OSError:
         return "unknown"
     return answer.stdout.strip() or "unknown"

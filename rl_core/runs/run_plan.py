@@ -69,7 +69,12 @@ def open_run(
         EXPERIMENT,
         folder.root.name,
         run_id=folder.mlflow_run_id,
-        tags={"run_key": key, "cache_hash": cache.run_hash, "git_revision": source_revision(), **tags},
+        tags={
+            "run_key": key,
+            "cache_hash": cache.run_hash,
+            "git_revision": source_revision(),
+            **tags,
+        },
         artifact_location=home.artifact_location,
         outbox=folder.outbox,
     )
@@ -106,7 +111,9 @@ def _number(root: Path) -> int:
 def reopen_tracking(plan: RunPlan, home: Home) -> TrackingRun:
     """Open the MLflow run of a plan, from any process."""
     outbox = RunFolder(Path(plan.run_dir)).outbox
-    return TrackingRun.open(home.mlflow_uri, EXPERIMENT, plan.run_key[:12], run_id=plan.mlflow_run_id, outbox=outbox)
+    return TrackingRun.open(
+        home.mlflow_uri, EXPERIMENT, plan.run_key[:12], run_id=plan.mlflow_run_id, outbox=outbox
+    )
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -130,7 +137,9 @@ def _opening(tags: Mapping[str, str]) -> Opening:
     )
 
 
-def _log_inputs(tracking: TrackingRun, recipe: Recipe, report: ValidationReport, cache: CacheReceipt) -> None:
+def _log_inputs(
+    tracking: TrackingRun, recipe: Recipe, report: ValidationReport, cache: CacheReceipt
+) -> None:
     tracking.log_params(flatten(shown_values(recipe)))
     tracking.log_text(dump_recipe(recipe), "recipe.yaml")
     log_report(tracking, report)

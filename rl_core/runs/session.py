@@ -113,14 +113,21 @@ class TrainingSession:
                 step = trainer.step_count
             played = trainer.evaluate(items, self.recipe.evaluation.max_new_tokens)
             samples_path = self.folder.root / "samples" / f"evaluate-{label}.jsonl"
-            made = save_made(played, samples_path.parent / f"made-{label}", self.recipe.diffusion.video_fps)
-            receipt = summarise(played, items, label, step, samples_path, scores=trainer.held_out_scores, made=made)
+            made = save_made(
+                played, samples_path.parent / f"made-{label}", self.recipe.diffusion.video_fps
+            )
+            receipt = summarise(
+                played, items, label, step, samples_path, scores=trainer.held_out_scores, made=made
+            )
         except BaseException:
             self._drop_workers()
             raise
         self.folder.save_receipt(f"evaluate-{label}", receipt)
         lengths = {"mean_length": receipt.mean_length, "truncated_share": receipt.truncated_share}
-        values = {f"{self._metric_prefix}/{name}": one for name, one in (receipt.values() | lengths).items()}
+        values = {
+            f"{self._metric_prefix}/{name}": one
+            for name, one in (receipt.values() | lengths).items()
+        }
         self.tracking.log_metrics(values, step)
         self.tracking.log_artifact(samples_path, "samples")
         if made:
@@ -150,7 +157,9 @@ class TrainingSession:
         self._drop_workers()
         self._cluster.close()
 
-    def _finish_iteration(self, trainer: Trainer, iteration: int, steps: list[dict[str, float]]) -> IterationReceipt:
+    def _finish_iteration(
+        self, trainer: Trainer, iteration: int, steps: list[dict[str, float]]
+    ) -> IterationReceipt:
         means = {key: value for key, value in means_of_steps(steps).items() if key != "step"}
         receipt = IterationReceipt(
             iteration=iteration,
@@ -159,8 +168,12 @@ class TrainingSession:
             checkpoint=str(self.folder.checkpoint(iteration)),
             metrics=means,
         )
-        state = trainer.state_dict() | {"mlflow_run_id": self.plan.mlflow_run_id, "run_key": self.plan.run_key}
-        # Steps and receipt come first: the checkpoint's sentinel is what makes the iteration count as done.
+        state = trainer.state_dict() | {
+            "mlflow_run_id": self.plan.mlflow_run_id,
+            "run_key": self.plan.run_key,
+        }
+        # Steps and receipt come first: the checkpoint's sentinel is what makes the iteration count
+        # as done.
         self.folder.save_steps(iteration, steps)
         self.folder.save_receipt(f"iteration-{iteration:04d}", receipt)
         training = self.recipe.training
@@ -192,7 +205,9 @@ class TrainingSession:
         )
         return self._trainer
 
-    def _with_reference(self, items: Sequence[dict[str, Any]], iteration: int) -> Sequence[dict[str, Any]]:
+    def _with_reference(
+        self, items: Sequence[dict[str, Any]], iteration: int
+    ) -> Sequence[dict[str, Any]]:
         """Add the reference model's log-probabilities to rows whose scores compare with them."""
         if not self.recipe.has_pairs:
             return items
@@ -201,7 +216,9 @@ class TrainingSession:
     def _start_workers(self, recipe: Recipe) -> Trainer:
         announce(ProgressEvent("start workers"))
         placement = recipe.placement
-        self._cluster.enter_context(ray_cluster(placement.ray_address, placement.num_devices, placement.device))
+        self._cluster.enter_context(
+            ray_cluster(placement.ray_address, placement.num_devices, placement.device)
+        )
         source = locate(recipe.model.path, self.home.models)
         check_located(recipe, source)
         trainer_cls: type[Trainer] = import_target(recipe.domain.traits.trainer)

@@ -20,7 +20,9 @@ class Deliveries(Generic[T]):
     recorded, and the next one is delivered.
     """
 
-    def __init__(self, deliver: Callable[[T], object], is_outage: Callable[[Exception], bool]) -> None:
+    def __init__(
+        self, deliver: Callable[[T], object], is_outage: Callable[[Exception], bool]
+    ) -> None:
         """Create the queue.
 
         Args: deliver: delivers one item. is_outage: returns True for an error of `deliver` that is

@@ -31,9 +31,11 @@ def no_orphans() -> Iterator[None]:
     if _watched:
         yield
         return
-    # A session of its own keeps signals to the parent's group away; its end of input is the parent's end.
+    # A session of its own keeps signals to the parent's group away; its end of input is the
+    # parent's end.
     watcher = subprocess.Popen(
-        # Without the current folder, in which anyone may keep a module with the name of one of Python's.
+        # Without the current folder, in which anyone may keep a module with the name of one of
+        # Python's.
         [sys.executable, "-P", __file__, str(os.getpid())],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,

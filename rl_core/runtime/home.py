@@ -93,7 +93,8 @@ class Home:
             # What workers print is logged by `rl_core.workers`, and belongs to the flow run.
             "PREFECT_LOGGING_EXTRA_LOGGERS": "rl_core",
             "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
-            # A server that is away for some minutes is asked again: after 2, 4, 8, … seconds, 8.5 minutes in all.
+            # A server that is away for some minutes is asked again: after 2, 4, 8, … seconds, 8.5
+            # minutes in all.
             "PREFECT_CLIENT_MAX_RETRIES": "8",
             "DO_NOT_TRACK": "1",
             "MLFLOW_DISABLE_TELEMETRY": "true",

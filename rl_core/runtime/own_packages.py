@@ -58,5 +58,7 @@ def hidden_module(name: str) -> tuple[Path, str] | None:
     there, module = next((place for place in places if place.is_file()), None), sys.modules.get(top)
     if there is None or module is None:
         return None
-    given = getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", [])), "Python itself")
+    given = getattr(module, "__file__", None) or next(
+        iter(getattr(module, "__path__", [])), "Python itself"
+    )
     return None if Path(given).resolve() == there.resolve() else (there, given)

@@ -25,4 +25,6 @@ def peak_bytes(device: torch.device) -> int:
     found = re.search(r"VmHWM:\s+(\d+) kB", STATUS.read_text()) if STATUS.is_file() else None
     if found is not None:
         return int(found[1]) * 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
+        1 if sys.platform == "darwin" else 1024
+    )

@@ -21,7 +21,9 @@ def find_process(pid: int, started: float) -> psutil.Process | None:
     reused)."""
     try:
         process = psutil.Process(pid)
-        gone = abs(start_time(process) - started) > _SAME_S or process.status() == psutil.STATUS_ZOMBIE
+        gone = (
+            abs(start_time(process) - started) > _SAME_S or process.status() == psutil.STATUS_ZOMBIE
+        )
     except psutil.NoSuchProcess:
         return None
     return None if gone else process

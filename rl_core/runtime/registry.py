@@ -31,7 +31,9 @@ def nearest(name: str, known: list[str]) -> str:
     return f" (did you mean {close[0]!r}?)" if close else f" (known: {', '.join(sorted(known))})"
 
 
-def describe_validation_error(error: ValidationError, where: str, model: type[BaseModel], *also: str) -> str:
+def describe_validation_error(
+    error: ValidationError, where: str, model: type[BaseModel], *also: str
+) -> str:
     """Return one line per problem of a pydantic error about `model`: place, value, and what would
     be right.
 
@@ -46,7 +48,11 @@ def describe_validation_error(error: ValidationError, where: str, model: type[Ba
             section = _section_at(model, loc[:-1])
             known = [*section.model_fields, *(also if len(loc) == 1 else ())]
             renamed = getattr(section, "former_keys", {}).get(loc[-1])
-            lines.append(f"{stated}renamed: {renamed}" if renamed else f"{stated}unknown key{nearest(loc[-1], known)}")
+            lines.append(
+                f"{stated}renamed: {renamed}"
+                if renamed
+                else f"{stated}unknown key{nearest(loc[-1], known)}"
+            )
         elif problem["type"] == "missing":
             lines.append(f"{stated}missing; this key must be given")
         elif problem["type"] == "value_error":
@@ -63,7 +69,10 @@ def _section_at(model: type[BaseModel], loc: list[str]) -> type[BaseModel]:
     for key in loc:
         field = section.model_fields.get(key)
         options = [field.annotation, *get_args(field.annotation)] if field else []
-        section = next((one for one in options if isinstance(one, type) and issubclass(one, BaseModel)), section)
+        section = next(
+            (one for one in options if isinstance(one, type) and issubclass(one, BaseModel)),
+            section,
+        )
     return section
 
 
@@ -76,9 +85,14 @@ def import_target(target: str) -> type[Any]:
     except (ImportError, AttributeError, ValueError) as error:
         if (hidden := hidden_module(module_name)) is not None:
             file, owner = hidden
-            why = f"a module of this name is at {owner}, and comes before {file}; give your file another name"
+            why = (
+                f"a module of this name is at {owner}, and comes before {file}; give your file "
+                "another name"
+            )
             raise RecipeError(f"target {target!r} cannot be imported: {why}") from error
-        raise RecipeError(f"target {target!r} cannot be imported ({error}); write it as pkg.module:Class") from error
+        raise RecipeError(
+            f"target {target!r} cannot be imported ({error}); write it as pkg.module:Class"
+        ) from error
 
 
 class Registry(Generic[T]):
@@ -98,7 +112,9 @@ class Registry(Generic[T]):
 
         def add(cls: type[T]) -> type[T]:
             if name in self._classes:
-                raise RecipeError(f"{self.kind} {name!r} is registered twice: {self._classes[name]} and {cls}")
+                raise RecipeError(
+                    f"{self.kind} {name!r} is registered twice: {self._classes[name]} and {cls}"
+                )
             self._classes[name] = cls
             return cls
 
@@ -123,13 +139,20 @@ class Registry(Generic[T]):
         values = dict(block)
         name, target = values.pop("name", None), values.pop("target", None)
         if (name is None) == (target is None):
-            both = f", not both {name!r} and {target!r}; set the other to null" if name is not None else ""
+            both = (
+                f", not both {name!r} and {target!r}; set the other to null"
+                if name is not None
+                else ""
+            )
             raise RecipeError(
-                f"{where}: give either name (one of {', '.join(self.names())}) or target (pkg.module:Class){both}"
+                f"{where}: give either name (one of {', '.join(self.names())}) or target "
+                f"(pkg.module:Class){both}"
             )
         cls: Any = import_target(str(target)) if target is not None else self.get(str(name))
         if not isinstance(cls, type):
-            raise RecipeError(f"{where}.target: {target} is not a class; write it as pkg.module:Class")
+            raise RecipeError(
+                f"{where}.target: {target} is not a class; write it as pkg.module:Class"
+            )
         config_cls = getattr(cls, "Config", PluginConfig)
         try:
             return cls, config_cls(**values)

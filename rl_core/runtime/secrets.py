@@ -45,7 +45,9 @@ _SHAPES = re.compile(
 
 def is_secret_name(name: str) -> bool:
     """Return True if a key of this name holds a password or token."""
-    return bool(re.fullmatch(_KEY, name, re.IGNORECASE)) and not re.fullmatch(_VOCABULARY, name, re.IGNORECASE)
+    return bool(re.fullmatch(_KEY, name, re.IGNORECASE)) and not re.fullmatch(
+        _VOCABULARY, name, re.IGNORECASE
+    )
 
 
 def redact(text: str) -> str:
@@ -94,5 +96,9 @@ def redact_logs() -> None:
 def _secrets_of_environment(environment: frozenset[tuple[str, str]]) -> list[str]:
     """Return the values to hide wherever they occur, the longest first. A path only says where a
     secret is, and is not hidden."""
-    values = {value for name, value in environment if _VARIABLE.fullmatch(name) and len(value) >= MIN_LENGTH}
+    values = {
+        value
+        for name, value in environment
+        if _VARIABLE.fullmatch(name) and len(value) >= MIN_LENGTH
+    }
     return sorted((value for value in values if not os.path.exists(value)), key=len, reverse=True)

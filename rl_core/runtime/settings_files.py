@@ -61,7 +61,9 @@ def resolved(config: Any, path: Path) -> dict[str, Any]:
         values = OmegaConf.to_container(config, resolve=True)
     except OmegaConfBaseException as error:
         reason = str(error).splitlines()[0].rpartition("interpolation: ")[2].strip('"')
-        raise RecipeError(f"{path}: {error.full_key}: {reason}; set it, or write ${{oc.env:NAME,default}}") from error
+        raise RecipeError(
+            f"{path}: {error.full_key}: {reason}; set it, or write ${{oc.env:NAME,default}}"
+        ) from error
     if not isinstance(values, dict):
         raise RecipeError(f"{path}: a recipe is a mapping of keys, got {type(values).__name__}")
     return {str(key): value for key, value in values.items()}

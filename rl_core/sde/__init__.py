@@ -3,7 +3,15 @@ noise."""
 
 from rl_core.sde.actions import action_step, action_steps
 from rl_core.sde.config import Kernel, SdeConfig, StepsConfig, StepsKind
-from rl_core.sde.kernels import Step, cps_step, dance_step, euler_step, flow_step, gaussian_kl, gaussian_log_prob
+from rl_core.sde.kernels import (
+    Step,
+    cps_step,
+    dance_step,
+    euler_step,
+    flow_step,
+    gaussian_kl,
+    gaussian_log_prob,
+)
 from rl_core.sde.noise import NoiseRecipe, initial_noise
 from rl_core.sde.schedules import dynamic_shift, sigmas
 from rl_core.sde.solvers import dpm2_step

@@ -23,7 +23,9 @@ def action_steps(config: SdeConfig, num_steps: int, rollout: int, seed: int = 0)
     if config.kernel is Kernel.CPS:
         chosen = tuple(step for step in chosen if step != num_steps - 1)
     if not chosen:
-        raise ValueError(f"sde.steps: none of the {num_steps} steps draws noise, so there is nothing to train")
+        raise ValueError(
+            f"sde.steps: none of the {num_steps} steps draws noise, so there is nothing to train"
+        )
     return chosen
 
 

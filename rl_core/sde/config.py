@@ -79,9 +79,13 @@ class SdeConfig(Section):
     @model_validator(mode="after")
     def _kernels_fit(self) -> SdeConfig:
         if not self.kernel.is_stochastic:
-            raise ValueError(f"sde.kernel {self.kernel} has no log-probability; use flow, dance or cps")
+            raise ValueError(
+                f"sde.kernel {self.kernel} has no log-probability; use flow, dance or cps"
+            )
         if self.ode.is_stochastic:
             raise ValueError(f"sde.ode {self.ode} draws noise; use euler or dpm2")
         if self.kernel is Kernel.CPS and self.eta > 1:
-            raise ValueError(f"sde.eta {self.eta} is an angle of more than 90 degrees for cps; use at most 1")
+            raise ValueError(
+                f"sde.eta {self.eta} is an angle of more than 90 degrees for cps; use at most 1"
+            )
         return self

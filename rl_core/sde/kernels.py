@@ -59,7 +59,9 @@ def flow_step(
     """
     x, v, sigma_B, next_B = _prepare(x, v, sigma, sigma_next)
     clean_B = 1 - sigma_B.where(sigma_B < 1, _levels(sigma_first, x))
-    return _sde_step(x, v, sigma_B, next_B, eta * (sigma_B / clean_B).sqrt(), generator, next_sample)
+    return _sde_step(
+        x, v, sigma_B, next_B, eta * (sigma_B / clean_B).sqrt(), generator, next_sample
+    )
 
 
 def dance_step(
@@ -75,7 +77,9 @@ def dance_step(
     """Take a step of DanceGRPO (arXiv 2505.07818 eq. 8): `flow_step` with constant noise, a =
     eta."""
     x, v, sigma_B, next_B = _prepare(x, v, sigma, sigma_next)
-    return _sde_step(x, v, sigma_B, next_B, sigma_B.new_full(sigma_B.shape, eta), generator, next_sample)
+    return _sde_step(
+        x, v, sigma_B, next_B, sigma_B.new_full(sigma_B.shape, eta), generator, next_sample
+    )
 
 
 def cps_step(
@@ -97,17 +101,26 @@ def cps_step(
     x, v, sigma_B, next_B = _prepare(x, v, sigma, sigma_next)
     angle = eta * math.pi / 2
     level, level_next = _spread(sigma_B, x), _spread(next_B, x)
-    mean = (x - level * v) * (1 - level_next) + (x + (1 - level) * v) * (level_next * math.cos(angle))
+    mean = (x - level * v) * (1 - level_next) + (x + (1 - level) * v) * (
+        level_next * math.cos(angle)
+    )
     return finish(mean, next_B * math.sin(angle), generator, next_sample)
 
 
 def euler_step(
-    x: Tensor, v: Tensor, sigma: float | Tensor, sigma_next: float | Tensor, *, next_sample: Tensor | None = None
+    x: Tensor,
+    v: Tensor,
+    sigma: float | Tensor,
+    sigma_next: float | Tensor,
+    *,
+    next_sample: Tensor | None = None,
 ) -> Step:
     """Take a deterministic Euler step, x + v dt. Raises: ValueError when a next sample is to be
     scored."""
     x, v, sigma_B, next_B = _prepare(x, v, sigma, sigma_next)
-    return finish(x + v * _spread(next_B - sigma_B, x), sigma_B.new_zeros(sigma_B.shape), None, next_sample)
+    return finish(
+        x + v * _spread(next_B - sigma_B, x), sigma_B.new_zeros(sigma_B.shape), None, next_sample
+    )
 
 
 def gaussian_log_prob(sample: Tensor, mean: Tensor, std_B: Tensor) -> Tensor:
@@ -129,10 +142,14 @@ def finish(mean: Tensor, std_B: Tensor, generator: Generators, next_sample: Tens
     deterministic = bool((std_B == 0).any())
     if next_sample is not None:
         if deterministic:
-            raise ValueError("a step with std 0 has no log-probability; leave it out of the stochastic steps")
+            raise ValueError(
+                "a step with std 0 has no log-probability; leave it out of the stochastic steps"
+            )
         sample = next_sample.to(mean)
     elif deterministic and bool((std_B != 0).any()):
-        raise ValueError(f"the rows of one step must all be stochastic or none; std {std_B.tolist()}")
+        raise ValueError(
+            f"the rows of one step must all be stochastic or none; std {std_B.tolist()}"
+        )
     elif deterministic:
         return Step(mean, mean, std_B, None)
     else:
@@ -174,10 +191,14 @@ def _prepare(
 
     x, v = at_least_float32(x), at_least_float32(v)
     if x.shape != v.shape:
-        raise ValueError(f"sample and velocity must have one shape, got {tuple(x.shape)} and {tuple(v.shape)}")
+        raise ValueError(
+            f"sample and velocity must have one shape, got {tuple(x.shape)} and {tuple(v.shape)}"
+        )
     sigma_B, next_B = _levels(sigma, x), _levels(sigma_next, x)
     if bool((next_B >= sigma_B).any()):
-        raise ValueError(f"sigma must fall with every step, got {sigma_B.tolist()} to {next_B.tolist()}")
+        raise ValueError(
+            f"sigma must fall with every step, got {sigma_B.tolist()} to {next_B.tolist()}"
+        )
     return x, v, sigma_B, next_B
 
 

@@ -35,7 +35,11 @@ class NoiseRecipe:
         independent."""
         import torch
 
-        seed = NoiseRecipe(self.base_seed, self.rollout, f"{self.sample_id}/{stream}").seed if stream else self.seed
+        seed = (
+            NoiseRecipe(self.base_seed, self.rollout, f"{self.sample_id}/{stream}").seed
+            if stream
+            else self.seed
+        )
         return torch.Generator().manual_seed(seed)
 
 
@@ -44,4 +48,6 @@ def initial_noise(recipes: Sequence[NoiseRecipe], shape: Sequence[int]) -> Tenso
     numbers for every device."""
     import torch
 
-    return torch.stack([torch.randn(tuple(shape), generator=recipe.generator()) for recipe in recipes])
+    return torch.stack(
+        [torch.randn(tuple(shape), generator=recipe.generator()) for recipe in recipes]
+    )

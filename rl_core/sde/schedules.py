@@ -22,7 +22,9 @@ def sigmas(num_steps: int, shift: float = 1.0) -> Tensor:
     import torch
 
     if num_steps < 1 or shift <= 0:
-        raise ValueError(f"num_steps must be at least 1 and shift above 0, got {num_steps} and {shift}")
+        raise ValueError(
+            f"num_steps must be at least 1 and shift above 0, got {num_steps} and {shift}"
+        )
     times = torch.linspace(1.0, 0.0, num_steps + 1, dtype=torch.float64)
     return (shift * times / (1.0 + (shift - 1.0) * times)).float()
 

@@ -93,12 +93,16 @@ class Stack:
             return self._stop(list(self._records()))
 
     def _start_all(self, host: str) -> None:
-        prefect = self._ensure("prefect", lambda port: catalogue.prefect_server(self.home, host, port), host)
+        prefect = self._ensure(
+            "prefect", lambda port: catalogue.prefect_server(self.home, host, port), host
+        )
         if self.home.mlflow_uri.startswith("http"):
             self._say(f"mlflow is the one at MLFLOW_TRACKING_URI, {self.home.mlflow_uri}")
         else:
             ensure_database(self.home.mlflow_uri)
-            self._ensure("mlflow", lambda port: catalogue.mlflow_server(self.home, host, port), host)
+            self._ensure(
+                "mlflow", lambda port: catalogue.mlflow_server(self.home, host, port), host
+            )
         self._ensure_pools(prefect.url)
         self._ensure_deployments(prefect.url)
         for pool in catalogue.WORK_POOLS:
@@ -126,7 +130,9 @@ class Stack:
         for pool in catalogue.WORK_POOLS:
             url = f"{prefect_url}/api/work_pools/{pool.name}"
             if catalogue.ask(url) is None:
-                self._prefect(prefect_url, "work-pool", "create", pool.name, "--type", catalogue.POOL_KIND)
+                self._prefect(
+                    prefect_url, "work-pool", "create", pool.name, "--type", catalogue.POOL_KIND
+                )
                 limits = {"concurrency_limit": pool.at_once, "description": pool.description}
                 catalogue.tell("PATCH", url, limits)
                 self._say(f"work pool {pool.name} created")
@@ -135,7 +141,9 @@ class Stack:
         """Deploy everything if `prefect.yaml` is not the one that was deployed to this server's
         database."""
         digest = hashlib.sha256(catalogue.PROJECT_FILE.read_bytes()).hexdigest()
-        if self._read().get(DEPLOYED) == digest and catalogue.ask(f"{prefect_url}/api/deployments/count", {}):
+        if self._read().get(DEPLOYED) == digest and catalogue.ask(
+            f"{prefect_url}/api/deployments/count", {}
+        ):
             return
         self._prefect(prefect_url, "deploy", "--all")
         self._save({DEPLOYED: digest})
@@ -178,7 +186,10 @@ class Stack:
         """Return the records in the order of their start."""
         entries = {name: entry for name, entry in self._read().items() if name != DEPLOYED}
         order = [name for name in catalogue.USUAL_PORTS if name in entries]
-        return {name: Record.model_validate(entries[name]) for name in dict.fromkeys([*order, *sorted(entries)])}
+        return {
+            name: Record.model_validate(entries[name])
+            for name in dict.fromkeys([*order, *sorted(entries)])
+        }
 
     def _read(self) -> dict[str, Any]:
         path = self.home.services
@@ -188,7 +199,9 @@ class Stack:
         atomic_write_json(self.home.services, self._read() | entries)
 
     def _forget(self, name: str) -> None:
-        atomic_write_json(self.home.services, {key: value for key, value in self._read().items() if key != name})
+        atomic_write_json(
+            self.home.services, {key: value for key, value in self._read().items() if key != name}
+        )
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

@@ -24,13 +24,19 @@ def announce(api: str, uri: str) -> str:
     Raises: DataError when there is no such file; ServiceError when there is no server.
     """
     if not api:
-        raise ServiceError("no Prefect server is known: start one (rl-train up), or set PREFECT_API_URL")
+        raise ServiceError(
+            "no Prefect server is known: start one (rl-train up), or set PREFECT_API_URL"
+        )
     named = located(uri)
     event = {
         "id": str(uuid.uuid4()),
         "occurred": datetime.now(UTC).isoformat(),
         "event": EVENT,
-        "resource": {"prefect.resource.id": RESOURCE, "prefect.resource.name": named, URI_LABEL: named},
+        "resource": {
+            "prefect.resource.id": RESOURCE,
+            "prefect.resource.name": named,
+            URI_LABEL: named,
+        },
         "related": [],
         "payload": {},
     }
@@ -45,5 +51,7 @@ def located(uri: str) -> str:
         return uri
     path = Path(uri).expanduser().absolute()
     if not path.exists():
-        raise DataError(f"{path} does not exist; announce what is there, or an address such as s3://bucket/rows")
+        raise DataError(
+            f"{path} does not exist; announce what is there, or an address such as s3://bucket/rows"
+        )
     return str(path)

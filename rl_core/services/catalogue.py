@@ -42,7 +42,9 @@ class WorkPool:
 
 
 WORK_POOLS = (
-    WorkPool("rl-train", 1, "Training, on this machine's devices: one run at a time, the others wait"),
+    WorkPool(
+        "rl-train", 1, "Training, on this machine's devices: one run at a time, the others wait"
+    ),
     WorkPool("rl-light", None, "Preparation and evaluation; needs no accelerator"),
 )
 
@@ -58,7 +60,17 @@ def prefect_server(home: Home, host: str, port: int) -> Service:
     url = f"http://{_shown(host)}:{port}"
     return Service(
         name="prefect",
-        command=[sys.executable, "-m", "prefect", "server", "start", "--host", host, "--port", str(port)],
+        command=[
+            sys.executable,
+            "-m",
+            "prefect",
+            "server",
+            "start",
+            "--host",
+            host,
+            "--port",
+            str(port),
+        ],
         environment=base_environment(home) | {"PREFECT_API_URL": f"{url}/api"},
         url=url,
         answers=lambda: answers(f"{url}/api/health"),
@@ -69,7 +81,18 @@ def mlflow_server(home: Home, host: str, port: int) -> Service:
     """Return the service with the MLflow UI over the home's database. Runs write to the database
     itself, so they do not depend on the server."""
     url = f"http://{_shown(host)}:{port}"
-    command = [sys.executable, "-m", "mlflow", "server", "--host", host, "--port", str(port), "--workers", "1"]
+    command = [
+        sys.executable,
+        "-m",
+        "mlflow",
+        "server",
+        "--host",
+        host,
+        "--port",
+        str(port),
+        "--workers",
+        "1",
+    ]
     command += ["--backend-store-uri", home.mlflow_uri, "--no-serve-artifacts"]
     command += ["--default-artifact-root", home.mlflow_artifacts.as_uri()]
     if not is_local(host):
@@ -90,7 +113,17 @@ def worker(home: Home, pool: str, prefect_url: str) -> Service:
     name = f"worker-{pool}"
     return Service(
         name=name,
-        command=[sys.executable, "-m", "prefect", "worker", "start", "--pool", pool, "--name", name],
+        command=[
+            sys.executable,
+            "-m",
+            "prefect",
+            "worker",
+            "start",
+            "--pool",
+            pool,
+            "--name",
+            name,
+        ],
         environment=base_environment(home) | settings,
         url=f"{prefect_url}/work-pools/work-pool/{pool}",
         answers=lambda: _is_online(api, pool, name),
@@ -115,7 +148,9 @@ def ask(url: str, body: Mapping[str, Any] | None = None) -> Any:
 def tell(method: str, url: str, body: Any) -> None:
     """Send a request to Prefect's API. Raises: ServiceError, also for 404."""
     if _request(method, url, body).status_code == httpx.codes.NOT_FOUND:
-        raise ServiceError(f"{method} {url}: there is no such thing; is it the address of a Prefect API?")
+        raise ServiceError(
+            f"{method} {url}: there is no such thing; is it the address of a Prefect API?"
+        )
 
 
 def _request(method: str, url: str, body: Any = None) -> httpx.Response:
@@ -126,11 +161,17 @@ def _request(method: str, url: str, body: Any = None) -> httpx.Response:
             found = httpx.request(method, url, json=body, headers=_credentials(), timeout=ANSWER_S)
             # Prefect's word for: another one is writing to the database, ask again.
             if found.status_code != httpx.codes.SERVICE_UNAVAILABLE or time.monotonic() > end:
-                return found if found.status_code == httpx.codes.NOT_FOUND else found.raise_for_status()
+                return (
+                    found
+                    if found.status_code == httpx.codes.NOT_FOUND
+                    else found.raise_for_status()
+                )
             time.sleep(RETRY_S)
     except httpx.HTTPError as error:
         reason = str(error) or type(error).__name__
-        raise ServiceError(f"{method} {url} failed: {reason}; see the server's log, and try again") from error
+        raise ServiceError(
+            f"{method} {url} failed: {reason}; see the server's log, and try again"
+        ) from error
 
 
 def _is_online(api: str, pool: str, name: str) -> bool:

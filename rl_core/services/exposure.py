@@ -36,11 +36,15 @@ def check_exposure(host: str) -> None:
         return
     missing = [*_missing_prefect(), *_missing_mlflow()]
     if missing:
-        raise ServiceError(f"--host {host} lets others in; missing: {'; '.join(missing)}. Set all of:\n{HOW}")
+        raise ServiceError(
+            f"--host {host} lets others in; missing: {'; '.join(missing)}. Set all of:\n{HOW}"
+        )
 
 
 def _missing_prefect() -> list[str]:
-    asked, given = (os.environ.get(f"PREFECT_{side}API_AUTH_STRING", "") for side in ("SERVER_", ""))
+    asked, given = (
+        os.environ.get(f"PREFECT_{side}API_AUTH_STRING", "") for side in ("SERVER_", "")
+    )
     if ":" not in asked:
         return ["PREFECT_SERVER_API_AUTH_STRING (user:password)"]
     return [] if given == asked else ["PREFECT_API_AUTH_STRING (the same as the server's)"]

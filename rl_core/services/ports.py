@@ -17,7 +17,9 @@ def free_port(host: str, wanted: int = 0) -> int:
                 probe.bind((host, port))
             except OSError as error:
                 if port == 0:
-                    raise ServiceError(f"cannot listen on {host}: {error}; give an address of this machine") from error
+                    raise ServiceError(
+                        f"cannot listen on {host}: {error}; give an address of this machine"
+                    ) from error
                 continue
             return probe.getsockname()[1]
     raise AssertionError("unreachable")

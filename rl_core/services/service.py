@@ -102,9 +102,13 @@ class Service:
         end = time.monotonic() + START_S
         while not self.answers():
             if process.poll() is not None:
-                raise ServiceError(f"{self.name} ended with code {process.returncode}; {_end_of(log)}")
+                raise ServiceError(
+                    f"{self.name} ended with code {process.returncode}; {_end_of(log)}"
+                )
             if time.monotonic() > end:
-                raise ServiceError(f"{self.name} does not answer after {START_S:.0f} s; {_end_of(log)}")
+                raise ServiceError(
+                    f"{self.name} does not answer after {START_S:.0f} s; {_end_of(log)}"
+                )
             time.sleep(POLL_S)
 
     def answers_soon(self) -> bool:

@@ -55,7 +55,9 @@ class Reference:
         """
         name, _, wanted = text.removeprefix(SCHEME).partition("@")
         if not text.startswith(SCHEME) or not name or name.startswith("/"):
-            raise DataError(f"{text!r}: expected art://<name>@latest, such as art://omni3/rl/vision/data@latest")
+            raise DataError(
+                f"{text!r}: expected art://<name>@latest, such as art://omni3/rl/vision/data@latest"
+            )
         return cls(name, wanted or LATEST)
 
     def fits(self, artifact: PreparedArtifact) -> bool:
@@ -90,13 +92,30 @@ def _register(
     ensure_experiment(client, EXPERIMENT, artifact_location)
     version = newest.version + 1 if newest else 1
     run = TrackingRun.open(tracking_uri, EXPERIMENT, f"{receipt.artifact} v{version}", tags=tags)
-    run.log_params({"stage": receipt.name, "source_uri": receipt.source_uri or "", "revision": receipt.revision or ""})
-    run.log_params({f"input.{key}": value for key, value in list(receipt.hash_parts.items())[:MAX_LOGGED_SOURCES]})
+    run.log_params(
+        {
+            "stage": receipt.name,
+            "source_uri": receipt.source_uri or "",
+            "revision": receipt.revision or "",
+        }
+    )
+    run.log_params(
+        {
+            f"input.{key}": value
+            for key, value in list(receipt.hash_parts.items())[:MAX_LOGGED_SOURCES]
+        }
+    )
     for source in receipt.sources[:MAX_LOGGED_SOURCES]:
         name = "/".join(Path(source.path).parts[-2:])
         num_rows = receipt.row_stats.get("total", 0)
         run.log_dataset(name, source.path, source.sha256, context="preparation", num_rows=num_rows)
-    run.log_metrics({"elapsed_sec": receipt.elapsed_sec, **{f"rows/{k}": v for k, v in receipt.row_stats.items()}}, 0)
+    run.log_metrics(
+        {
+            "elapsed_sec": receipt.elapsed_sec,
+            **{f"rows/{k}": v for k, v in receipt.row_stats.items()},
+        },
+        0,
+    )
     run.log_text(receipt.model_dump_json(indent=2), f"{receipt.artifact}/receipt.json")
     run.log_dict(_metadata(receipt), f"{receipt.artifact}/metadata.json")
     for file in _small_files(Path(receipt.output)):
@@ -106,7 +125,9 @@ def _register(
     run.set_tags({"artifact.run_hash": receipt.run_hash, "artifact.version": version})
     run.set_tags({"artifact.name": receipt.artifact})
     run.finish()
-    return PreparedArtifact(receipt.artifact, version, Path(receipt.artifact_path), receipt.run_hash, run.run_id)
+    return PreparedArtifact(
+        receipt.artifact, version, Path(receipt.artifact_path), receipt.run_hash, run.run_id
+    )
 
 
 def versions(tracking_uri: str, name: str) -> list[PreparedArtifact]:
@@ -116,7 +137,9 @@ def versions(tracking_uri: str, name: str) -> list[PreparedArtifact]:
     if experiment is None:
         return []
     wanted = f"tags.`artifact.name` = '{name}'"
-    runs = client.search_runs([experiment.experiment_id], wanted, order_by=["attributes.start_time DESC"])
+    runs = client.search_runs(
+        [experiment.experiment_id], wanted, order_by=["attributes.start_time DESC"]
+    )
     return sorted((_artifact(run) for run in runs), key=lambda one: one.version, reverse=True)
 
 
@@ -131,10 +154,14 @@ def resolve(tracking_uri: str, reference: str) -> PreparedArtifact:
     found = next((one for one in known if wanted.fits(one)), None)
     if found is None:
         listed = ", ".join(f"v{one.version} ({one.run_hash[:12]})" for one in known) or "none"
-        raise DataError(f"{reference}: no such version; there are {listed}. Prepare it with rl-train prep")
+        raise DataError(
+            f"{reference}: no such version; there are {listed}. Prepare it with rl-train prep"
+        )
     client = tracking_client(tracking_uri)
     output = Path(client.get_run(found.run_id).data.tags["artifact.output"])
-    sentinel = next((name for name in (".mmpr_ready", ".ready") if (output / name).is_file()), ".ready")
+    sentinel = next(
+        (name for name in (".mmpr_ready", ".ready") if (output / name).is_file()), ".ready"
+    )
     try:
         open_published(output, sentinel, found.run_hash)
     except DataError as error:
@@ -180,7 +207,9 @@ def _metadata(receipt: PrepReceipt) -> dict[str, Any]:
         "files_digest": receipt.files_digest,
         "source_uri": receipt.source_uri,
         "revision": receipt.revision,
-        "sources": [{"path": s.path, "num_bytes": s.num_bytes, "sha256": s.sha256} for s in receipt.sources],
+        "sources": [
+            {"path": s.path, "num_bytes": s.num_bytes, "sha256": s.sha256} for s in receipt.sources
+        ],
     }
 
 

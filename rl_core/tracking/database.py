@@ -55,7 +55,9 @@ def ensure_database(tracking_uri: str) -> None:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise StorageError(f"cannot make the folder {path.parent} of the MLflow database: {error}") from error
+            raise StorageError(
+                f"cannot make the folder {path.parent} of the MLflow database: {error}"
+            ) from error
         with output_lock(_lock_file(path)):
             if not _has_content(path):
                 _make(path)
@@ -101,10 +103,15 @@ class Fault:
 def fault_of(path: Path) -> Fault | None:
     """Return the problem of an existing database file, or None."""
     try:
-        with closing(sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True, timeout=BUSY_S)) as database:
+        with closing(
+            sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True, timeout=BUSY_S)
+        ) as database:
             found, used = _revisions(database), _is_used(database)
     except sqlite3.Error as error:
-        return Fault(f"{path} cannot be read as an MLflow database ({error})", "restore a copy of it, or move it away")
+        return Fault(
+            f"{path} cannot be read as an MLflow database ({error})",
+            "restore a copy of it, or move it away",
+        )
     head, known = _revisions_of_mlflow()
     if found == [head]:
         return None
@@ -114,8 +121,12 @@ def fault_of(path: Path) -> Fault | None:
         return Fault(made, f"remove it (rm {path}), and the next command makes a new one")
     if set(found) <= known:
         upgrade = f"mlflow db upgrade sqlite:///{path}"
-        return Fault(f"{path} is of an older MLflow ({state})", f"copy the file, then run: {upgrade}")
-    return Fault(f"{path} is of another MLflow ({state})", "install the MLflow that wrote it, or a newer one")
+        return Fault(
+            f"{path} is of an older MLflow ({state})", f"copy the file, then run: {upgrade}"
+        )
+    return Fault(
+        f"{path} is of another MLflow ({state})", "install the MLflow that wrote it, or a newer one"
+    )
 
 
 def _make(path: Path) -> None:
@@ -161,7 +172,9 @@ def _revisions(database: sqlite3.Connection) -> list[str]:
     revision."""
     if not _has_table(database, "alembic_version"):
         return []
-    return [row[0] for row in database.execute("SELECT version_num FROM alembic_version ORDER BY 1")]
+    return [
+        row[0] for row in database.execute("SELECT version_num FROM alembic_version ORDER BY 1")
+    ]
 
 
 def _is_used(database: sqlite3.Connection) -> bool:

@@ -82,18 +82,22 @@ class Lineage(RunLineage):
         lines = [
             f"model    {self.name} v{self.version}  {self.model_dir}",
             f"from     checkpoint {self.checkpoint}",
-            f"run      {self.run_name}  {self.run_id}  key {self.run_key}  git {self.git_revision or 'not recorded'}",
+            f"run      {self.run_name}  {self.run_id}  key {self.run_key}  git "
+            f"{self.git_revision or 'not recorded'}",
             *(f"champion {p.at}  by {p.by}: {p.reason}" for p in self.promotions),
             *([f"MLflow   {self.mlflow_url}"] if self.mlflow_url else []),
             *(
-                f"{'resumed' if number else 'opened':8} {o.at}  flow run {o.flow_run_id}  {o.flow_run_url}".rstrip()
+                f"{'resumed' if number else 'opened':8} {o.at}  flow run {o.flow_run_id}  "
+                f"{o.flow_run_url}".rstrip()
                 for number, o in enumerate(self.openings)
             ),
             f"cache    {self.cache.run_hash}",
             f"rows     {self.cache.num_train_rows} training, {self.cache.num_eval_rows} held out",
             f"held out {self.eval_digest}",
         ]
-        return "\n".join([*lines, *(f"source   {file.path}  sha256 {file.sha256}" for file in self.sources)])
+        return "\n".join(
+            [*lines, *(f"source   {file.path}  sha256 {file.sha256}" for file in self.sources)]
+        )
 
 
 def trace(tracking_uri: str, model: str, version: int | None = None, *, ui: str = "") -> Lineage:
@@ -104,9 +108,15 @@ def trace(tracking_uri: str, model: str, version: int | None = None, *, ui: str 
     """
     found = find_version(tracking_uri, model, version)
     name, version, tags = found.name, found.version, found.tags
-    absent = [tag for tag in ("run_id", "run_key", "cache_hash", "eval_digest", "checkpoint") if tag not in tags]
+    absent = [
+        tag
+        for tag in ("run_id", "run_key", "cache_hash", "eval_digest", "checkpoint")
+        if tag not in tags
+    ]
     if absent:
-        raise StorageError(f"model {name} v{version} has no tag {', '.join(absent)}: rl-train did not register it")
+        raise StorageError(
+            f"model {name} v{version} has no tag {', '.join(absent)}: rl-train did not register it"
+        )
     run = trace_run(tracking_uri, tags["run_id"], ui=ui)
     if run.cache.run_hash != tags["cache_hash"]:
         raise StorageError(
@@ -155,6 +165,10 @@ def read_artifact(client: MlflowClient, run_id: str, artifact: str) -> str:
     """Return the text of a run's artifact. Raises: StorageError when it does not exist."""
     with tempfile.TemporaryDirectory() as folder:
         try:
-            return Path(client.download_artifacts(run_id, artifact, folder)).read_text(encoding="utf-8")
+            return Path(client.download_artifacts(run_id, artifact, folder)).read_text(
+                encoding="utf-8"
+            )
         except (MlflowException, OSError) as error:
-            raise StorageError(f"run {run_id} has no artifact {artifact}; the lineage ends there") from error
+            raise StorageError(
+                f"run {run_id} has no artifact {artifact}; the lineage ends there"
+            ) from error

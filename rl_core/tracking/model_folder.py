@@ -27,7 +27,10 @@ def export_version(lineage: Lineage, folder: Path) -> Path:
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise StorageError(f"{folder} is not an empty folder; name a new one")
     if not source.is_dir():
-        raise StorageError(f"{lineage.name} v{lineage.version}: its weights at {source} are gone; rl-train reproduce")
+        raise StorageError(
+            f"{lineage.name} v{lineage.version}: its weights at {source} are gone; rl-train "
+            "reproduce"
+        )
     building = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}")
     try:
         shutil.copytree(source, building)
@@ -50,6 +53,7 @@ def _check(lineage: Lineage, folder: Path) -> None:
     found = weights_digest(folder)
     if lineage.weights_digest and found != lineage.weights_digest:
         raise StorageError(
-            f"{lineage.name} v{lineage.version}: the weights at {lineage.model_dir} were changed (digest {found}, "
-            f"registered {lineage.weights_digest}); rl-train reproduce gives the registered ones"
+            f"{lineage.name} v{lineage.version}: the weights at {lineage.model_dir} were changed "
+            f"(digest {found}, registered {lineage.weights_digest}); rl-train reproduce gives "
+            "the registered ones"
         )

@@ -80,9 +80,13 @@ def register_version(
     """
     missing = [tag for tag in REQUIRED_TAGS if tag not in tags]
     if missing:
-        raise StorageError(f"model {name}: missing tags {', '.join(missing)}; each version carries all of them")
+        raise StorageError(
+            f"model {name}: missing tags {', '.join(missing)}; each version carries all of them"
+        )
     if not model_dir.is_dir():
-        raise StorageError(f"model {name}: {model_dir} is not a folder; export the model there first")
+        raise StorageError(
+            f"model {name}: {model_dir} is not a folder; export the model there first"
+        )
     all_tags = {key: str(value) for key, value in tags.items()}
     all_tags |= {"run_id": run.run_id, "model_dir": str(model_dir.absolute())}
 
@@ -94,7 +98,11 @@ def register_version(
 
 
 def _register_new(
-    run: TrackingRun, name: str, metrics: Mapping[str, float], eval_dataset: LoggedDataset, tags: dict[str, str]
+    run: TrackingRun,
+    name: str,
+    metrics: Mapping[str, float],
+    eval_dataset: LoggedDataset,
+    tags: dict[str, str],
 ) -> int:
     model_id = mlflow.create_external_model(
         name, source_run_id=run.run_id, tags=tags, experiment_id=run.experiment_id
@@ -145,7 +153,11 @@ def newest(tracking_uri: str, name: str) -> RegisteredVersion | None:
     """Return the version registered last, or None if there is no such model."""
     client = tracking_client(tracking_uri)
     versions = client.search_model_versions(f"name = '{name}'")
-    return describe_version(client, max(versions, key=lambda found: int(found.version))) if versions else None
+    return (
+        describe_version(client, max(versions, key=lambda found: int(found.version)))
+        if versions
+        else None
+    )
 
 
 def find_version(tracking_uri: str, model: str, version: int | None = None) -> RegisteredVersion:
@@ -157,21 +169,30 @@ def find_version(tracking_uri: str, model: str, version: int | None = None) -> R
     client = tracking_client(tracking_uri)
     named = _REFERENCE.fullmatch(model)
     if named is None and (model.startswith("models:") or version is None):
-        raise StorageError(f"{model!r}: expected models:/NAME@{CHAMPION}, models:/NAME/VERSION, or NAME VERSION")
+        raise StorageError(
+            f"{model!r}: expected models:/NAME@{CHAMPION}, models:/NAME/VERSION, or NAME VERSION"
+        )
     name = named["name"] if named else model
     if named and named["alias"]:
         found = _at_alias(client, name, named["alias"])
         wanted = f"alias {named['alias']}"
     else:
         number = int(named["version"]) if named else version
-        found = next(iter(client.search_model_versions(f"name = '{name}' and version_number = {number}")), None)
+        found = next(
+            iter(client.search_model_versions(f"name = '{name}' and version_number = {number}")),
+            None,
+        )
         wanted = f"version {number}"
     if found is None:
-        raise StorageError(f"model {name!r} has no {wanted} in {tracking_uri}; {_what_there_is(client, name)}")
+        raise StorageError(
+            f"model {name!r} has no {wanted} in {tracking_uri}; {_what_there_is(client, name)}"
+        )
     return describe_version(client, found)
 
 
-def promote(tracking_uri: str, name: str, version: int, reason: str, by: str | None = None) -> Promotion:
+def promote(
+    tracking_uri: str, name: str, version: int, reason: str, by: str | None = None
+) -> Promotion:
     """Move the champion alias to `version`, and record the person and the reason; an older version
     is a rollback.
 
@@ -189,7 +210,9 @@ def promote(tracking_uri: str, name: str, version: int, reason: str, by: str | N
     )
     number = len(promotions(tracking_uri, name)) + 1
     client.set_registered_model_alias(name, CHAMPION, str(version))
-    client.set_registered_model_tag(name, f"{PROMOTION_TAG}{number:04d}", json.dumps(asdict(promotion)))
+    client.set_registered_model_tag(
+        name, f"{PROMOTION_TAG}{number:04d}", json.dumps(asdict(promotion))
+    )
     for key in ("at", "by", "reason"):
         client.set_model_version_tag(name, str(version), f"promoted_{key}", getattr(promotion, key))
     return promotion
@@ -198,7 +221,9 @@ def promote(tracking_uri: str, name: str, version: int, reason: str, by: str | N
 def promotions(tracking_uri: str, name: str) -> list[Promotion]:
     """Return every move of the champion alias of a model, the first one first."""
     tags = tracking_client(tracking_uri).get_registered_model(name).tags
-    return [Promotion(**json.loads(tags[key])) for key in sorted(tags) if key.startswith(PROMOTION_TAG)]
+    return [
+        Promotion(**json.loads(tags[key])) for key in sorted(tags) if key.startswith(PROMOTION_TAG)
+    ]
 
 
 def describe_version(client: MlflowClient, found: ModelVersion) -> RegisteredVersion:
@@ -210,7 +235,9 @@ def describe_version(client: MlflowClient, found: ModelVersion) -> RegisteredVer
         version=int(found.version),
         tags=dict(found.tags),
         metrics={metric.key: metric.value for metric in measured},
-        created_at=datetime.fromtimestamp(found.creation_timestamp / 1000, UTC).isoformat(timespec="seconds"),
+        created_at=datetime.fromtimestamp(found.creation_timestamp / 1000, UTC).isoformat(
+            timespec="seconds"
+        ),
     )
 
 
@@ -224,14 +251,18 @@ def _at_alias(client: MlflowClient, name: str, alias: str) -> ModelVersion | Non
 
 
 def _what_there_is(client: MlflowClient, name: str) -> str:
-    versions = sorted(int(found.version) for found in client.search_model_versions(f"name = '{name}'"))
+    versions = sorted(
+        int(found.version) for found in client.search_model_versions(f"name = '{name}'")
+    )
     if versions:
         return f"it has version {', '.join(map(str, versions))}"
     names = sorted(found.name for found in client.search_registered_models())
     return f"registered are {', '.join(names) or 'none'}"
 
 
-def _version_of_checkpoint(client: MlflowClient, name: str, run_id: str, checkpoint: str) -> ModelVersion | None:
+def _version_of_checkpoint(
+    client: MlflowClient, name: str, run_id: str, checkpoint: str
+) -> ModelVersion | None:
     """Return the version that this run registered from this checkpoint, if any."""
     versions = client.search_model_versions(f"name = '{name}' and run_id = '{run_id}'")
     return next((found for found in versions if found.tags.get("checkpoint") == checkpoint), None)

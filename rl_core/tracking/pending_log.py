@@ -57,7 +57,12 @@ class Outbox(Deliveries[Entry]):
 
 def metrics_entry(metrics: Mapping[str, float], step: int) -> Entry:
     """Return an entry with the finite metrics of a step, at the current time."""
-    return {"kind": "metrics", "metrics": dict(metrics), "step": step, "timestamp_ms": int(time.time() * 1000)}
+    return {
+        "kind": "metrics",
+        "metrics": dict(metrics),
+        "step": step,
+        "timestamp_ms": int(time.time() * 1000),
+    }
 
 
 def tags_entry(tags: Mapping[str, str]) -> Entry:
@@ -75,14 +80,20 @@ def table_entry(rows: Sequence[Mapping[str, Any]], artifact: str) -> Entry:
     represent become text."""
     columns = list(dict.fromkeys(key for row in rows for key in row))
     table = {"columns": columns, "data": [[row.get(column) for column in columns] for row in rows]}
-    return {"kind": "table", "table": json.dumps(table, ensure_ascii=False, default=str), "artifact": artifact}
+    return {
+        "kind": "table",
+        "table": json.dumps(table, ensure_ascii=False, default=str),
+        "artifact": artifact,
+    }
 
 
 def send(client: MlflowClient, run_id: str, entry: Entry) -> None:
     """Store an entry in a run. Raises: the exceptions of MLflow."""
     match entry:
         case {"kind": "metrics", "metrics": metrics, "step": step, "timestamp_ms": at}:
-            client.log_batch(run_id, [Metric(key, value, at, step) for key, value in metrics.items()])
+            client.log_batch(
+                run_id, [Metric(key, value, at, step) for key, value in metrics.items()]
+            )
         case {"kind": "tags", "tags": tags}:
             client.log_batch(run_id, tags=[RunTag(key, value) for key, value in tags.items()])
         case {"kind": "file", "path": path, "folder": folder}:

@@ -53,7 +53,15 @@ def _draw_rewards(axes: Axes, points: Sequence[Mapping[str, float]], curve: Curv
     if any(spreads):
         low = [mean - spread for mean, spread in zip(means, spreads, strict=True)]
         high = [mean + spread for mean, spread in zip(means, spreads, strict=True)]
-        axes.fill_between(steps, low, high, color=REWARD_COLOUR, alpha=0.13, linewidth=0, label="± 1 std of samples")
+        axes.fill_between(
+            steps,
+            low,
+            high,
+            color=REWARD_COLOUR,
+            alpha=0.13,
+            linewidth=0,
+            label="± 1 std of samples",
+        )
     marker = "o" if len(points) < 3 else None
     axes.plot(steps, means, color=REWARD_COLOUR, linewidth=2, marker=marker, label=curve.label)
 
@@ -100,9 +108,21 @@ def _draw_scores(axes: Axes, receipts: Sequence[EvalReceipt]) -> None:
     steps = [receipt.step for receipt in receipts]
     for name, colour in zip(receipts[-1].scores, SCORE_COLOURS, strict=False):
         values = [receipt.scores[name] for receipt in receipts]
-        axes.plot(steps, values, color=colour, linewidth=1.4, linestyle="--", marker="o", label=f"held out: {name}")
+        axes.plot(
+            steps,
+            values,
+            color=colour,
+            linewidth=1.4,
+            linestyle="--",
+            marker="o",
+            label=f"held out: {name}",
+        )
         axes.annotate(
-            f"{values[-1]:.2f}", (steps[-1], values[-1]), xytext=(7, 5), textcoords="offset points", color=colour
+            f"{values[-1]:.2f}",
+            (steps[-1], values[-1]),
+            xytext=(7, 5),
+            textcoords="offset points",
+            color=colour,
         )
 
 

@@ -27,7 +27,14 @@ from mlflow.exceptions import MlflowException
 
 from rl_core.errors import StorageError
 from rl_core.tracking.database import tracking_client
-from rl_core.tracking.pending_log import Outbox, file_entry, metrics_entry, send, table_entry, tags_entry
+from rl_core.tracking.pending_log import (
+    Outbox,
+    file_entry,
+    metrics_entry,
+    send,
+    table_entry,
+    tags_entry,
+)
 
 MAX_KEY_LENGTH = 250
 MAX_PARAM_LENGTH = 6000
@@ -75,7 +82,9 @@ def ensure_experiment(client: MlflowClient, name: str, artifact_location: Path |
         try:
             return client.create_experiment(
                 name,
-                artifact_location=None if artifact_location is None else artifact_location.absolute().as_uri(),
+                artifact_location=None
+                if artifact_location is None
+                else artifact_location.absolute().as_uri(),
                 # Without it the experiment opens in the view for chat traces.
                 tags={"mlflow.experimentKind": "custom_model_development"},
             )
@@ -84,7 +93,9 @@ def ensure_experiment(client: MlflowClient, name: str, artifact_location: Path |
                 raise
             found = client.get_experiment_by_name(name)  # another process was first
     if found is None or found.lifecycle_stage != "active":
-        raise StorageError(f"MLflow experiment {name!r} is deleted; restore it, or set another name in the recipe")
+        raise StorageError(
+            f"MLflow experiment {name!r} is deleted; restore it, or set another name in the recipe"
+        )
     return found.experiment_id
 
 
@@ -110,7 +121,9 @@ class TrackingRun:
         self._outbox = Outbox(outbox, lambda entry: send(client, run_id, entry))
         data = client.get_run(run_id).data
         self._num_non_finite = int(data.metrics.get(NON_FINITE_METRIC, 0))
-        self._non_finite_seen: list[str] = [text for text in data.tags.get(NON_FINITE_TAG, "").split(", ") if text]
+        self._non_finite_seen: list[str] = [
+            text for text in data.tags.get(NON_FINITE_TAG, "").split(", ") if text
+        ]
 
     @classmethod
     def open(
@@ -135,12 +148,26 @@ class TrackingRun:
         client = tracking_client(tracking_uri)
         known = _existing_run(client, run_id)
         if known is not None:
-            run = cls(client, tracking_uri, known.info.experiment_id, known.info.run_id, resumed=True, outbox=outbox)
+            run = cls(
+                client,
+                tracking_uri,
+                known.info.experiment_id,
+                known.info.run_id,
+                resumed=True,
+                outbox=outbox,
+            )
             client.update_run(run.run_id, status="RUNNING")
         else:
             experiment_id = ensure_experiment(client, experiment, artifact_location)
             created = client.create_run(experiment_id, run_name=run_name)
-            run = cls(client, tracking_uri, experiment_id, created.info.run_id, resumed=False, outbox=outbox)
+            run = cls(
+                client,
+                tracking_uri,
+                experiment_id,
+                created.info.run_id,
+                resumed=False,
+                outbox=outbox,
+            )
         run.set_tags(tags or {})
         return run
 
@@ -148,16 +175,26 @@ class TrackingRun:
         """Log flat parameters. A name that already has another value keeps it; the new value
         becomes a tag."""
         logged = self.client.get_run(self.run_id).data.params
-        wanted = {shortened(k, MAX_KEY_LENGTH): shortened(v, MAX_PARAM_LENGTH) for k, v in params.items()}
+        wanted = {
+            shortened(k, MAX_KEY_LENGTH): shortened(v, MAX_PARAM_LENGTH) for k, v in params.items()
+        }
         fresh = [Param(key, value) for key, value in wanted.items() if key not in logged]
         for start in range(0, len(fresh), MAX_PER_BATCH):
-            self.client.log_batch(self.run_id, params=fresh[start : start + MAX_PER_BATCH], synchronous=True)
-        self.set_tags({f"resumed.{k}": v for k, v in wanted.items() if k in logged and logged[k] != v})
+            self.client.log_batch(
+                self.run_id, params=fresh[start : start + MAX_PER_BATCH], synchronous=True
+            )
+        self.set_tags(
+            {f"resumed.{k}": v for k, v in wanted.items() if k in logged and logged[k] != v}
+        )
 
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
         """Log one step's metrics in the background. Values that are not finite are counted and
         named instead."""
-        finite = {shortened(key, MAX_KEY_LENGTH): float(one) for key, one in metrics.items() if math.isfinite(one)}
+        finite = {
+            shortened(key, MAX_KEY_LENGTH): float(one)
+            for key, one in metrics.items()
+            if math.isfinite(one)
+        }
         with self._lock:
             if len(finite) < len(metrics):
                 finite[NON_FINITE_METRIC] = self._note_non_finite(metrics, step)
@@ -168,7 +205,9 @@ class TrackingRun:
         """Raise StorageError if MLflow refused something. Does not wait for entries that are still
         to be sent."""
         for error in self._outbox.refusals():
-            raise StorageError(f"part of run {self.run_id} was not stored in {self.tracking_uri}: {error}") from error
+            raise StorageError(
+                f"part of run {self.run_id} was not stored in {self.tracking_uri}: {error}"
+            ) from error
 
     def flush(self, patience_s: float = OUTAGE_S) -> None:
         """Wait until everything is stored.
@@ -177,8 +216,9 @@ class TrackingRun:
         """
         if not self._outbox.wait(patience_s):
             raise StorageError(
-                f"{self.tracking_uri} does not answer ({self._outbox.outage}); {len(self._outbox)} entries of run "
-                f"{self.run_id} wait to be sent. Run again when it does: the run goes on, and they are sent first"
+                f"{self.tracking_uri} does not answer ({self._outbox.outage}); "
+                f"{len(self._outbox)} entries of run {self.run_id} wait to be sent. Run again "
+                "when it does: the run goes on, and they are sent first"
             )
         self.check()
 
@@ -207,9 +247,11 @@ class TrackingRun:
 
         Args: context: `training`, `evaluation`, or another word for the file's part in the run.
         """
-        # What `MetaDataset` of a local file writes; built here because MLflow cannot resolve a local path without a
-        # warning (mlflow 3.17 registers its local source twice).
-        dataset = Dataset(name, sha256[:MAX_DIGEST_LENGTH], "local", json.dumps({"uri": str(source_path)}))
+        # What `MetaDataset` of a local file writes; built here because MLflow cannot resolve a
+        # local path without a warning (mlflow 3.17 registers its local source twice).
+        dataset = Dataset(
+            name, sha256[:MAX_DIGEST_LENGTH], "local", json.dumps({"uri": str(source_path)})
+        )
         details = {"mlflow.data.context": context, "sha256": sha256, "num_rows": str(num_rows)}
         tags = [InputTag(key, value) for key, value in details.items()]
         self.client.log_inputs(self.run_id, [DatasetInput(dataset, tags)])
@@ -218,9 +260,14 @@ class TrackingRun:
 
     def set_tags(self, tags: Mapping[str, object]) -> None:
         """Set or replace tags on the run."""
-        items = [RunTag(shortened(k, MAX_KEY_LENGTH), shortened(v, MAX_TAG_LENGTH)) for k, v in tags.items()]
+        items = [
+            RunTag(shortened(k, MAX_KEY_LENGTH), shortened(v, MAX_TAG_LENGTH))
+            for k, v in tags.items()
+        ]
         for start in range(0, len(items), MAX_PER_BATCH):
-            self.client.log_batch(self.run_id, tags=items[start : start + MAX_PER_BATCH], synchronous=True)
+            self.client.log_batch(
+                self.run_id, tags=items[start : start + MAX_PER_BATCH], synchronous=True
+            )
 
     def finish(self, status: RunStatus = RunStatus.FINISHED) -> None:
         """Store what is pending and end the run. The run ends even when something was refused.
@@ -241,10 +288,18 @@ class TrackingRun:
 
         Returns: number of omitted values in this run so far.
         """
-        found = [f"{key}={value} at step {step}" for key, value in metrics.items() if not math.isfinite(value)]
+        found = [
+            f"{key}={value} at step {step}"
+            for key, value in metrics.items()
+            if not math.isfinite(value)
+        ]
         self._num_non_finite += len(found)
         self._non_finite_seen += found
-        self._outbox.put(tags_entry({NON_FINITE_TAG: shortened(", ".join(self._non_finite_seen), MAX_TAG_LENGTH)}))
+        self._outbox.put(
+            tags_entry(
+                {NON_FINITE_TAG: shortened(", ".join(self._non_finite_seen), MAX_TAG_LENGTH)}
+            )
+        )
         return float(self._num_non_finite)
 
 

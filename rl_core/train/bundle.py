@@ -27,7 +27,9 @@ class Bundle(Protocol):
         """Return a policy's results on the probe inputs, [N], on the CPU."""
         ...
 
-    def export(self, trained: dict[str, Tensor], lora: LoraConfig | None, out: Path, live: Live) -> None:
+    def export(
+        self, trained: dict[str, Tensor], lora: LoraConfig | None, out: Path, live: Live
+    ) -> None:
         """Write the policy with these trained weights, and check that the export gives the live
         policy's results."""
         ...

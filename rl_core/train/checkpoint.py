@@ -36,7 +36,8 @@ Settings = dict[str, Any]
 
 
 class Sharded(TypedDict, total=False):
-    """Tensors that are sharded over ranks, by name of the parameter; the average only where there is one."""
+    """Tensors that are sharded over ranks, by name of the parameter; the average only where there
+    is one."""
 
     model: Mapping[str, Tensor]
     moments: Mapping[str, Mapping[str, Tensor]]
@@ -44,7 +45,8 @@ class Sharded(TypedDict, total=False):
 
 
 class Counts(TypedDict):
-    """Part of the optimizer that is not sharded: its settings, and how often each parameter was changed."""
+    """Part of the optimizer that is not sharded: its settings, and how often each parameter was
+    changed."""
 
     settings: Settings
     steps: dict[str, float]
@@ -74,14 +76,17 @@ class Local(TypedDict):
 def save(backend: Trained, folder: Path) -> None:
     """Write all ranks' shards to `folder`. Raises: StorageError when a write fails."""
     try:
-        _save_sharded(_state(backend), folder / "weights", is_alone=backend.rank_info.world_size == 1)
+        _save_sharded(
+            _state(backend), folder / "weights", is_alone=backend.rank_info.world_size == 1
+        )
         torch.save(_local_state(backend), folder / f"rank-{backend.rank_info.rank}.pt")
         if backend.rank_info.rank == 0:
             (folder / _CONTENTS).write_text(json.dumps(_contents(backend)), encoding="utf-8")
     except (OSError, RuntimeError, CheckpointException) as error:
         raise StorageError(
-            f"checkpoint {folder} could not be written ({str(error).strip().splitlines()[-1]}); free some space or set "
-            "RL_TRAIN_HOME to a larger disk, then run again: training continues from the last complete checkpoint"
+            f"checkpoint {folder} could not be written ({str(error).strip().splitlines()[-1]}); "
+            "free some space or set RL_TRAIN_HOME to a larger disk, then run again: training "
+            "continues from the last complete checkpoint"
         ) from error
 
 
@@ -93,11 +98,14 @@ def load(backend: Trained, folder: Path) -> None:
     _check_contents(backend, folder)
     state = _state(backend)
     try:
-        # Weights and moments are read straight into their own tensors, so everything else must be there first.
+        # Weights and moments are read straight into their own tensors, so everything else must be
+        # there first.
         local: Local = torch.load(_rank_file(backend, folder), weights_only=False)
         state_dict_loader.load({**state}, checkpoint_id=folder / "weights")
     except (OSError, EOFError, RuntimeError, pickle.UnpicklingError, CheckpointException) as error:
-        raise StorageError(f"checkpoint {folder} cannot be read: {str(error).strip().splitlines()[-1]}") from error
+        raise StorageError(
+            f"checkpoint {folder} cannot be read: {str(error).strip().splitlines()[-1]}"
+        ) from error
     _restore_counts(backend, local["optimizer"])
     backend.scheduler.load_state_dict(local["scheduler"])
     backend.num_skipped_steps = local["num_skipped_steps"]
@@ -120,8 +128,11 @@ def _state(backend: Trained) -> Sharded:
 
 
 def _counts(backend: Trained) -> Counts:
-    # Its groups are for the fused step alone, may be others on other ranks, and have the same settings.
-    settings = {key: one for key, one in backend.optimizer.param_groups[0].items() if key != "params"}
+    # Its groups are for the fused step alone, may be others on other ranks, and have the same
+    # settings.
+    settings = {
+        key: one for key, one in backend.optimizer.param_groups[0].items() if key != "params"
+    }
     state = backend.optimizer.state
     steps = {name: float(state[value][STEP]) for name, value in backend.trainable.items()}
     return {"settings": settings, "steps": steps}
@@ -161,8 +172,8 @@ def _check_contents(backend: Trained, folder: Path) -> None:
     for name, wanted in _contents(backend).items():
         if held.get(name) != wanted:
             raise StorageError(
-                f"checkpoint {folder} holds {name}: {held.get(name)}, this run trains {name}: {wanted}; "
-                "use the recipe that wrote it, or start afresh"
+                f"checkpoint {folder} holds {name}: {held.get(name)}, this run trains {name}: "
+                f"{wanted}; use the recipe that wrote it, or start afresh"
             )
 
 

@@ -47,15 +47,21 @@ class CriticStack(TrainStack):
         shard = shard.to(self.backend.device)
         with self.backend.anchor_policy() as critic:
             values_BT = self._log_probs(critic, shard, self._plan(shard))
-        return DataProto.from_dict({"values": values_BT}) if self.backend.rank_info.is_head else None
+        return (
+            DataProto.from_dict({"values": values_BT}) if self.backend.rank_info.is_head else None
+        )
 
     def prepare_segment(self, shard: DataProto, plan: list[MiniBatch]) -> None:
         """Do nothing: the values at rollout are already in the shard."""
 
-    def _loss(self, micro: DataProto, denominators: Denominators) -> tuple[Tensor, dict[str, Metric]]:
+    def _loss(
+        self, micro: DataProto, denominators: Denominators
+    ) -> tuple[Tensor, dict[str, Metric]]:
         values_BT = self._forward(self.backend.policy, micro, with_entropy=False)[0]
         old_BT, returns_BT = micro.tensor("values"), micro.tensor("returns")
-        return value_loss(values_BT, old_BT, returns_BT, micro.tensor("response_mask"), denominators, self.config)
+        return value_loss(
+            values_BT, old_BT, returns_BT, micro.tensor("response_mask"), denominators, self.config
+        )
 
 
 def critic_metrics(measured: dict[str, Any]) -> dict[str, Any]:

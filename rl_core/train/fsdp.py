@@ -15,7 +15,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from rl_core.errors import RLTrainError
-from rl_core.models.adapters.lora import AVERAGED, adapter_in_use, inject_lora, is_averaged, trained_name
+from rl_core.models.adapters.lora import (
+    AVERAGED,
+    adapter_in_use,
+    inject_lora,
+    is_averaged,
+    trained_name,
+)
 from rl_core.models.causal_lm import blocks
 from rl_core.models.checks.comparison import Live, explained
 from rl_core.models.checks.paths import Path as Way
@@ -81,13 +87,19 @@ class FSDPBackend:
         if self._alone:
             single_rank.add_gradients_in_place(self.policy, fsdp_wrap.DTYPES[fsdp_cfg.reduce_dtype])
         self.reference = self._frozen_copy() if with_reference and lora_cfg is None else None
-        self.trainable = {name: value for name, value in self.policy.named_parameters() if value.requires_grad}
-        self._unsharded = [value for value in fsdp_wrap.unsharded_parameters(self.policy) if value.requires_grad]
+        self.trainable = {
+            name: value for name, value in self.policy.named_parameters() if value.requires_grad
+        }
+        self._unsharded = [
+            value for value in fsdp_wrap.unsharded_parameters(self.policy) if value.requires_grad
+        ]
         self.ema = self._make_ema()
         settle_wrapped(self)
         for model in self.models:
             # Before FSDP's own hook, which would read the parameters.
-            model.register_forward_pre_hook(lambda *_: self.check_onloaded("a forward pass"), prepend=True)
+            model.register_forward_pre_hook(
+                lambda *_: self.check_onloaded("a forward pass"), prepend=True
+            )
         self.optimizer = make_optimizer(self.trainable.values(), optimizer_cfg)
         self.scheduler = make_scheduler(self.optimizer, scheduler_cfg, total_steps)
         self.num_skipped_steps = 0
@@ -97,7 +109,9 @@ class FSDPBackend:
         """Make all changes of the model's structure before the wrap."""
         averaged = isinstance(self.ema_cfg, EmaLoraConfig)
         if averaged and self.lora_cfg is None:
-            raise RLTrainError("EmaLoraConfig follows an adapter: give a LoraConfig, or use EmaFullConfig")
+            raise RLTrainError(
+                "EmaLoraConfig follows an adapter: give a LoraConfig, or use EmaFullConfig"
+            )
         if self.lora_cfg is not None:
             inject_lora(self.policy, self.lora_cfg, seed, averaged=averaged)
             train_value_head(self.policy)
@@ -111,7 +125,9 @@ class FSDPBackend:
         if self.rank_info.tp_size > 1:
             apply_tensor_parallel(policy.language_model, self.meshes.tp)
         if self.rank_info.sp_size > 1:
-            check_sequence_parallel(policy.language_model, self.rank_info.sp_size, self.rank_info.tp_size)
+            check_sequence_parallel(
+                policy.language_model, self.rank_info.sp_size, self.rank_info.tp_size
+            )
             policy.sequence_parallel = SequenceParallel(self.meshes.sp_group)
         fsdp_wrap.shard(policy, blocks(policy), self.fsdp_cfg, self.meshes.shard)
 
@@ -134,10 +150,13 @@ class FSDPBackend:
         self._shard(self.mirror.requires_grad_(False))
         self.mirror.eval()
         tensors = dict(self.mirror.named_parameters())
-        return EmaShadow(self.ema_cfg, self.trainable, {name: tensors[name] for name in self.trainable})
+        return EmaShadow(
+            self.ema_cfg, self.trainable, {name: tensors[name] for name in self.trainable}
+        )
 
     def _seed_rank(self, seed: int) -> None:
-        # Ranks that share weight matrices compute the same activations, so they must drop out the same ones.
+        # Ranks that share weight matrices compute the same activations, so they must drop out the
+        # same ones.
         own_seed = seed + self.rank_info.rank // self.rank_info.tp_size
         random.seed(own_seed)
         np.random.seed(own_seed)
@@ -160,7 +179,11 @@ class FSDPBackend:
     @distributed(execute=Execute.RANK_ZERO)
     def notes(self) -> list[str]:
         """Return a line, with the reason, for everything that is computed in an unusual way."""
-        return [] if self._paths is None else self._paths.notes(type(self.policy.language_model).__name__)
+        return (
+            []
+            if self._paths is None
+            else self._paths.notes(type(self.policy.language_model).__name__)
+        )
 
     @property
     def pads(self) -> bool:
@@ -217,10 +240,13 @@ class FSDPBackend:
             stack.enter_context(torch.no_grad())
             stack.enter_context(evaluation_mode(self.policy))
             if self.reference is None:
-                # peft marks what is trained in passing, and on gathered copies the mark would be lost with them.
+                # peft marks what is trained in passing, and on gathered copies the mark would be
+                # lost with them.
                 fsdp_wrap.reshard(self.policy)
                 stack.enter_context(model.disable_adapter())
-            stack.callback(fsdp_wrap.reshard, self.policy if self.reference is None else self.reference)
+            stack.callback(
+                fsdp_wrap.reshard, self.policy if self.reference is None else self.reference
+            )
             yield self.policy if self.reference is None else self.reference
 
     @contextmanager
@@ -281,7 +307,8 @@ class FSDPBackend:
         return self.meshes.all_reduce_max(values)
 
     def apply_eval_ema(self) -> None:
-        """Put the moving average in place of the weights. Raises: RLTrainError when there is none, or it already is."""
+        """Put the moving average in place of the weights. Raises: RLTrainError when there is none,
+        or it already is."""
         self.reshard()
         self.moving_average().apply()
         self._num_changes += 1
@@ -293,15 +320,19 @@ class FSDPBackend:
         self._num_changes += 1
 
     def moving_average(self) -> EmaShadow:
-        """The average of the weights. Raises: RLTrainError when there is none, or while offloaded."""
+        """The average of the weights. Raises: RLTrainError when there is none, or while
+        offloaded."""
         self.check_onloaded("the moving average")
         if self.ema is None:
-            raise RLTrainError("there is no moving average: give the backend an EmaLoraConfig or an EmaFullConfig")
+            raise RLTrainError(
+                "there is no moving average: give the backend an EmaLoraConfig or an EmaFullConfig"
+            )
         return self.ema
 
     def reshard(self) -> None:
         """Drop gathered copies of the weights, of every model."""
-        # Gathered copies may outlive a forward pass; after a write to the shards they would be stale.
+        # Gathered copies may outlive a forward pass; after a write to the shards they would be
+        # stale.
         for model in self.models:
             fsdp_wrap.reshard(model)
 
@@ -356,14 +387,21 @@ class FSDPBackend:
         from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
         self.check_onloaded("full_state")
-        options = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_params=True)
+        options = StateDictOptions(
+            full_state_dict=True, cpu_offload=True, ignore_frozen_params=True
+        )
         # torch types the values of a state dict as anything; those of a model's are tensors.
         state = cast("dict[str, Tensor]", get_model_state_dict(self.policy, options=options))
-        # It also holds what is known under a second name, as a tied head is, and there even what is frozen.
+        # It also holds what is known under a second name, as a tied head is, and there even what is
+        # frozen.
         state = {name: state[name] for name in self.trainable} if state else {}
-        # What lies whole on this CPU already is handed out as itself, and would change with the next step.
+        # What lies whole on this CPU already is handed out as itself, and would change with the
+        # next step.
         own = {local_part(value).data_ptr() for value in self.trainable.values()}
-        return {name: value.clone() if value.data_ptr() in own else value for name, value in state.items()}
+        return {
+            name: value.clone() if value.data_ptr() in own else value
+            for name, value in state.items()
+        }
 
     def peak_memory(self) -> int:
         """Return the peak bytes of this rank: of tensors on a GPU, else of the process."""
@@ -379,10 +417,17 @@ class FSDPBackend:
             return 0
         self.reshard()
         parameters = [parameter for model in self.models for parameter in model.parameters()]
-        tensors: list[Any] = [*parameters, *(one.grad for one in parameters if one.grad is not None)]
+        tensors: list[Any] = [
+            *parameters,
+            *(one.grad for one in parameters if one.grad is not None),
+        ]
         tensors += [] if self.ema is None else self.ema.shadow.values()
         tensors += [value for state in self.optimizer.state.values() for value in state.values()]
-        parts = [local_part(tensor) for tensor in tensors if isinstance(tensor, Tensor) and tensor.dim() > 0]
+        parts = [
+            local_part(tensor)
+            for tensor in tensors
+            if isinstance(tensor, Tensor) and tensor.dim() > 0
+        ]
         self._parked = Parked(parts, self.device)
         return self._parked.num_bytes
 
@@ -394,6 +439,7 @@ class FSDPBackend:
 
     def check_onloaded(self, what: str) -> None:
         """Raises: RLTrainError naming `what` while the model is offloaded."""
-        # An empty storage under a full shape is memory that is not there: torch would read it all the same.
+        # An empty storage under a full shape is memory that is not there: torch would read it all
+        # the same.
         if self._parked is not None:
             raise RLTrainError(f"{what}: the model is offloaded; call onload() first")

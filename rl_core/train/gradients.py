@@ -34,7 +34,9 @@ def add_gradient(total: Tensor, gradient: Tensor) -> None:
         part.add_(own)
 
 
-def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float, device: torch.device) -> float:
+def clip_gradients(
+    parameters: Iterable[nn.Parameter], max_norm: float, device: torch.device
+) -> float:
     """Scale the gradients in place to a global 2-norm of at most `max_norm`. Returns: the norm
     before.
 

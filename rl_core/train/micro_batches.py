@@ -52,13 +52,19 @@ class Lengths:
 
     def saved(self, former: int, row: int) -> int:
         """Return the cost that a row saves directly behind another one."""
-        if self.group_B is None or self.prompt_B is None or self.group_B[former] != self.group_B[row]:
+        if (
+            self.group_B is None
+            or self.prompt_B is None
+            or self.group_B[former] != self.group_B[row]
+        ):
             return 0
         return self.prompt_B[row] - self.prompt_B[row] // SEEN_AGAIN
 
     def of(self, rows: Rows) -> int:
         """Return the cost of rows in one pass."""
-        return sum(self.alone_B[row] for row in rows) - sum(self.saved(*pair) for pair in pairwise(rows))
+        return sum(self.alone_B[row] for row in rows) - sum(
+            self.saved(*pair) for pair in pairwise(rows)
+        )
 
 
 def trained_rows(mask_BT: Tensor) -> Rows:
@@ -71,7 +77,9 @@ def units_of(rows: Rows, rows_per_unit: int) -> list[Rows]:
     """Return units of adjacent rows, such as the two of a pair. Raises: ValueError when some rows
     are left over."""
     if len(rows) % rows_per_unit:
-        raise ValueError(f"{len(rows)} rows to train on do not make whole units of {rows_per_unit} adjacent rows")
+        raise ValueError(
+            f"{len(rows)} rows to train on do not make whole units of {rows_per_unit} adjacent rows"
+        )
     return [rows[start : start + rows_per_unit] for start in range(0, len(rows), rows_per_unit)]
 
 
@@ -92,14 +100,18 @@ def by_row_count(rows: Rows, size: int) -> list[Rows]:
     return [rows[start : start + size] for start in range(0, len(rows), size)]
 
 
-def by_token_count(rows: Rows, lengths_B: list[int], max_tokens: int, at_least: int = 0) -> list[Rows]:
+def by_token_count(
+    rows: Rows, lengths_B: list[int], max_tokens: int, at_least: int = 0
+) -> list[Rows]:
     """Return the fewest parts, but at least `at_least`, of at most `max_tokens` tokens, filled
     evenly and heaviest first.
 
     A row longer than `max_tokens` has its own part; there are never more parts than rows.
     """
     fill = partial(_fill_evenly, rows, lengths_B)
-    return _cut_by_tokens(fill, rows, lambda part: sum(lengths_B[row] for row in part), max_tokens, at_least)
+    return _cut_by_tokens(
+        fill, rows, lambda part: sum(lengths_B[row] for row in part), max_tokens, at_least
+    )
 
 
 def in_order_by_token_count(
@@ -124,7 +136,11 @@ def in_order_by_token_count(
 
 
 def _cut_by_tokens(
-    fill: Callable[[int], list[Rows]], rows: Rows, weigh: Callable[[Rows], int], max_tokens: int, at_least: int
+    fill: Callable[[int], list[Rows]],
+    rows: Rows,
+    weigh: Callable[[Rows], int],
+    max_tokens: int,
+    at_least: int,
 ) -> list[Rows]:
     def fit(parts: list[Rows]) -> bool:
         return all(len(part) == 1 or weigh(part) <= max_tokens for part in parts)

@@ -30,7 +30,9 @@ def make_optimizer(parameters: Iterable[Parameter], config: OptimizerConfig) -> 
     by_mesh: dict[Any, list[Parameter]] = {}
     for parameter in parameters:
         if parameter.requires_grad:
-            by_mesh.setdefault(parameter.device_mesh if isinstance(parameter, DTensor) else None, []).append(parameter)
+            by_mesh.setdefault(
+                parameter.device_mesh if isinstance(parameter, DTensor) else None, []
+            ).append(parameter)
     return AdamW(
         [{"params": alike} for alike in by_mesh.values()],
         lr=config.learning_rate,
@@ -64,5 +66,9 @@ def rate_factor(config: LrSchedulerConfig, step: int, total_steps: int) -> float
         return 1.0
     span = max(1, total_steps - config.warmup_steps)
     progress = min(1.0, (step - config.warmup_steps) / span)
-    falling = 1 - progress if config.kind is LrSchedulerKind.LINEAR else 0.5 * (1 + math.cos(math.pi * progress))
+    falling = (
+        1 - progress
+        if config.kind is LrSchedulerKind.LINEAR
+        else 0.5 * (1 + math.cos(math.pi * progress))
+    )
     return config.min_ratio + (1 - config.min_ratio) * falling

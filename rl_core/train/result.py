@@ -45,11 +45,15 @@ class TrainStepResult:
     with the field above."""
 
     @classmethod
-    def of(cls, updates: Sequence[UpdateResult], metrics: Sequence[dict[str, Metric]]) -> TrainStepResult:
+    def of(
+        cls, updates: Sequence[UpdateResult], metrics: Sequence[dict[str, Metric]]
+    ) -> TrainStepResult:
         """Summarise updates. Args: metrics: metrics of every micro-batch of every update."""
         num_counted = max(1, sum(update.num_tokens > 0 for update in updates))
         merged = {
-            name: replace(metric, value=metric.value / num_counted) if metric.kind is MetricKind.SUM else metric
+            name: replace(metric, value=metric.value / num_counted)
+            if metric.kind is MetricKind.SUM
+            else metric
             for name, metric in merge_all(metrics).items()
         }
         return cls(
@@ -68,7 +72,12 @@ class TrainStepResult:
 
     def to_floats(self) -> dict[str, float]:
         """Return the numbers to log, by name."""
-        own = {"loss": self.loss, "grad_norm": self.grad_norm, "lr": self.lr, "skipped_steps": float(self.skipped)}
+        own = {
+            "loss": self.loss,
+            "grad_norm": self.grad_norm,
+            "lr": self.lr,
+            "skipped_steps": float(self.skipped),
+        }
         return to_floats(self.metrics) | own
 
 

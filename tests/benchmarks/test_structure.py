@@ -31,7 +31,13 @@ def tree(tmp_path: Path) -> Path:
 def test_figures_are_those_of_the_files(tree: Path):
     one = {module.name: module.figures for module in read(tree, PACKAGES)}
     loose, a, b = one["rl_core.loose"], one["rl_core.left.a"], one["rl_core.left.b"]
-    assert (loose.lines, loose.anys, loose.comments, loose.comprehensions, loose.wide) == (3, 1, 1, 1, 0)
+    assert (loose.lines, loose.anys, loose.comments, loose.comprehensions, loose.wide) == (
+        3,
+        1,
+        1,
+        1,
+        0,
+    )
     assert (a.lines, a.wide, b.ternaries) == (2, 1, 1)
 
 
@@ -39,7 +45,10 @@ def test_cycles_are_found_at_module_level_and_inside_functions(tree: Path):
     modules = read(tree, PACKAGES)
     at_module_level = [["rl_core.left.a", "rl_core.left.b"]]
     assert cycles(graph(modules, late=False)) == at_module_level
-    assert cycles(graph(modules, late=True)) == [*at_module_level, ["rl_core.right.d", "rl_core.right.e"]]
+    assert cycles(graph(modules, late=True)) == [
+        *at_module_level,
+        ["rl_core.right.d", "rl_core.right.e"],
+    ]
 
 
 def test_a_file_counts_for_its_package():

@@ -14,4 +14,7 @@ class LowerCase(Scorer):
 
     def score(self, samples: Sequence[Sample]) -> Sequence[float]:
         """Score samples; none is unscored."""
-        return [sum(letter.islower() for letter in sample.text) / max(1, len(sample.text)) for sample in samples]
+        return [
+            sum(letter.islower() for letter in sample.text) / max(1, len(sample.text))
+            for sample in samples
+        ]

@@ -1,4 +1,5 @@
-"""What a finished run shows of itself: task runs and artifacts in Prefect, metrics in MLflow, a gate on disk."""
+"""What a finished run shows of itself: task runs and artifacts in Prefect, metrics in MLflow, a
+gate on disk."""
 
 from __future__ import annotations
 
@@ -20,8 +21,11 @@ PICTURES = "sample-pictures"
 """The one of runs that look at pictures or make them."""
 
 
-def assert_shown(api: PrefectApi, run: dict[str, Any], home: Path, folder: Path, *, pictures: bool) -> None:
-    """Everything, of a smoke recipe's run. Args: run: as the API tells it; folder: the run's, in `home`."""
+def assert_shown(
+    api: PrefectApi, run: dict[str, Any], home: Path, folder: Path, *, pictures: bool
+) -> None:
+    """Everything, of a smoke recipe's run. Args: run: as the API tells it; folder: the run's, in
+    `home`."""
     assert run["state"]["type"] == "COMPLETED"
     tasks = api.post("task_runs/filter", {"flow_runs": {"id": {"any_": [run["id"]]}}})
     assert {task["name"] for task in tasks} >= TASKS

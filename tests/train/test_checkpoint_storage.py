@@ -1,4 +1,5 @@
-"""A checkpoint that the disk refuses is an error with advice, and nothing remains that counts as complete."""
+"""A checkpoint that the disk refuses is an error with advice, and nothing remains that counts as
+complete."""
 
 import subprocess
 import sys
@@ -40,7 +41,9 @@ dist.destroy_process_group()
 """
 
 
-def test_a_refused_write_keeps_the_last_complete_checkpoint(tiny_model_dir: Path, tmp_path: Path) -> None:
+def test_a_refused_write_keeps_the_last_complete_checkpoint(
+    tiny_model_dir: Path, tmp_path: Path
+) -> None:
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(tiny_model_dir), str(tmp_path / "run")],
         capture_output=True,

@@ -47,11 +47,21 @@ class AdvantageInputs:
     def __post_init__(self) -> None:
         num_rows = self.rewards_B.shape[0]
         if self.mask_BT.ndim != 2 or self.mask_BT.shape[0] != num_rows:
-            raise ValueError(f"mask must be [B, T] with B = {num_rows}, got {tuple(self.mask_BT.shape)}")
-        for name in ("penalties_BT", "rewards_BT", "values_BT", "log_probs_BT", "sum_squared_probs_BT"):
+            raise ValueError(
+                f"mask must be [B, T] with B = {num_rows}, got {tuple(self.mask_BT.shape)}"
+            )
+        for name in (
+            "penalties_BT",
+            "rewards_BT",
+            "values_BT",
+            "log_probs_BT",
+            "sum_squared_probs_BT",
+        ):
             tensor = getattr(self, name)
             if tensor is not None and tensor.shape != self.mask_BT.shape:
-                raise ValueError(f"{name} has shape {tuple(tensor.shape)}, mask_BT {tuple(self.mask_BT.shape)}")
+                raise ValueError(
+                    f"{name} has shape {tuple(tensor.shape)}, mask_BT {tuple(self.mask_BT.shape)}"
+                )
 
     def required(self, name: str, why: str) -> Any:
         """Return the input of that name. Raises: ValueError when it is missing, naming who needs
@@ -74,10 +84,14 @@ class AdvantageInputs:
 
         kept_BT = self.mask_BT != 0
         if self.rewards_BT is not None:
-            return self._less_penalties(self.rewards_BT.detach().double().masked_fill(~kept_BT, 0.0), kept_BT)
+            return self._less_penalties(
+                self.rewards_BT.detach().double().masked_fill(~kept_BT, 0.0), kept_BT
+            )
         places_T = torch.arange(kept_BT.shape[1], device=kept_BT.device)
         last_B1 = torch.where(kept_BT, places_T, -1).amax(dim=1, keepdim=True)
-        rewards_BT = torch.where(places_T == last_B1, self.rewards_B.detach().double()[:, None], 0.0)
+        rewards_BT = torch.where(
+            places_T == last_B1, self.rewards_B.detach().double()[:, None], 0.0
+        )
         return self._less_penalties(rewards_BT, kept_BT)
 
     def _less_penalties(self, rewards_BT: Tensor, kept_BT: Tensor) -> Tensor:
@@ -129,7 +143,9 @@ class AdvantageEstimator(ABC):
 
     def returns(self, inputs: AdvantageInputs) -> Tensor:
         """Return the targets of the critic, [B, T]. Raises: ValueError when there is no critic."""
-        raise ValueError(f"{type(self).__name__} has no critic, so there are no returns to train one on")
+        raise ValueError(
+            f"{type(self).__name__} has no critic, so there are no returns to train one on"
+        )
 
 
 class RowEstimator(AdvantageEstimator):
@@ -144,5 +160,7 @@ class RowEstimator(AdvantageEstimator):
         """Return the advantage of each row, [B], in float64."""
 
 
-advantage_estimators: Registry[AdvantageEstimator] = Registry("advantage", "rl_core.algorithms.advantages")
+advantage_estimators: Registry[AdvantageEstimator] = Registry(
+    "advantage", "rl_core.algorithms.advantages"
+)
 """Advantage estimators by the `name` of a recipe's `advantage` block."""

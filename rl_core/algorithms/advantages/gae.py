@@ -11,7 +11,11 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
-from rl_core.algorithms.advantages.base import AdvantageEstimator, AdvantageInputs, advantage_estimators
+from rl_core.algorithms.advantages.base import (
+    AdvantageEstimator,
+    AdvantageInputs,
+    advantage_estimators,
+)
 from rl_core.algorithms.advantages.groups import Groups
 from rl_core.algorithms.advantages.scaling import ScaledConfig, whiten
 from rl_core.algorithms.advantages.scan import Kept, discounted_sums
@@ -52,7 +56,10 @@ def _gae_rows(tensors: tuple[Tensor, ...], *, gamma: float, lam: float) -> None:
 
     rewards_BT, values_BT, kept_BT, advantages_BT, returns_BT, spare_2BT = tensors
     kept = Kept(kept_BT, rewards_BT.dtype)
-    values_BT, rewards_BT = kept.zeroed(values_BT, spare_2BT[0]), kept.zeroed(rewards_BT, spare_2BT[1])
+    values_BT, rewards_BT = (
+        kept.zeroed(values_BT, spare_2BT[0]),
+        kept.zeroed(rewards_BT, spare_2BT[1]),
+    )
     front_values_BT = kept.to_front(values_BT)
     deltas_BT = kept.to_front(rewards_BT).sub_(front_values_BT)
     deltas_BT[:, :-1].add_(front_values_BT[:, 1:], alpha=gamma)
@@ -88,7 +95,11 @@ class GaeAdvantage(AdvantageEstimator):
         if not config.whiten:
             return advantages_BT
         return whiten(
-            advantages_BT, inputs.mask_BT, unbiased=config.unbiased, eps=config.eps, eps_in_root=config.eps_in_root
+            advantages_BT,
+            inputs.mask_BT,
+            unbiased=config.unbiased,
+            eps=config.eps,
+            eps_in_root=config.eps_in_root,
         )
 
     def returns(self, inputs: AdvantageInputs) -> Tensor:
@@ -99,4 +110,10 @@ class GaeAdvantage(AdvantageEstimator):
         """Return the advantages before whitening and the critic's targets, [B, T] each, in
         float64."""
         values_BT = inputs.required("values_BT", "the advantage gae").detach().double()
-        return gae(inputs.action_rewards(), values_BT, inputs.mask_BT, gamma=self.config.gamma, lam=self.config.lam)
+        return gae(
+            inputs.action_rewards(),
+            values_BT,
+            inputs.mask_BT,
+            gamma=self.config.gamma,
+            lam=self.config.lam,
+        )

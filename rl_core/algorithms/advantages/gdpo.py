@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
-from rl_core.algorithms.advantages.base import AdvantageEstimator, AdvantageInputs, advantage_estimators
+from rl_core.algorithms.advantages.base import (
+    AdvantageEstimator,
+    AdvantageInputs,
+    advantage_estimators,
+)
 from rl_core.algorithms.advantages.groups import Groups
 from rl_core.algorithms.advantages.grpo import grpo
 from rl_core.algorithms.advantages.scaling import ScaledConfig, whiten
@@ -38,7 +42,9 @@ class GdpoAdvantage(AdvantageEstimator):
         config = self.config
         missing = sorted(set(config.weights) - set(parts))
         if missing or not parts:
-            raise RewardError(f"advantage.weights names {missing}; the rewards have the parts {sorted(parts)}")
+            raise RewardError(
+                f"advantage.weights names {missing}; the rewards have the parts {sorted(parts)}"
+            )
         scale = {"unbiased": config.unbiased, "eps": config.eps, "eps_in_root": config.eps_in_root}
         total_B = groups.rewards_B.new_zeros(groups.rewards_B.shape)
         for key, rewards_B in parts.items():

@@ -90,5 +90,10 @@ def group_ids(uids: Sequence[Any]) -> Tensor:
 def _check_finite(rewards_B: Tensor, group_ids_B: Tensor) -> None:
     bad_rows = (~rewards_B.isfinite()).nonzero().flatten().tolist()
     if bad_rows:
-        named = ", ".join(f"row {row} (group {int(group_ids_B[row])}): {float(rewards_B[row])}" for row in bad_rows[:5])
-        raise RewardError(f"{len(bad_rows)} rewards are not finite: {named}; a reward must be a finite number")
+        named = ", ".join(
+            f"row {row} (group {int(group_ids_B[row])}): {float(rewards_B[row])}"
+            for row in bad_rows[:5]
+        )
+        raise RewardError(
+            f"{len(bad_rows)} rewards are not finite: {named}; a reward must be a finite number"
+        )

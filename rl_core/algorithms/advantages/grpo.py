@@ -32,7 +32,11 @@ def grpo(
     """
     if not norm_by_std:
         return groups.centred()
-    variance_B = groups.variance(unbiased) if std_scope is StdScope.GROUP else _batch_variance(groups, unbiased)
+    variance_B = (
+        groups.variance(unbiased)
+        if std_scope is StdScope.GROUP
+        else _batch_variance(groups, unbiased)
+    )
     return over_std(groups.centred(), variance_B, eps, eps_in_root)
 
 

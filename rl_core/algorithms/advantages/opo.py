@@ -22,5 +22,7 @@ class OpoAdvantage(RowEstimator):
         """Return [B]: R - sum(length R) / sum(length) over the group; 0 in a group of equal
         rewards."""
         lengths_B = (inputs.mask_BT != 0).sum(1).double()
-        baselines_G = groups.total(lengths_B * groups.rewards_B) / groups.total(lengths_B).clamp(min=1.0)
+        baselines_G = groups.total(lengths_B * groups.rewards_B) / groups.total(lengths_B).clamp(
+            min=1.0
+        )
         return (groups.rewards_B - baselines_G[groups.index_B]).masked_fill(groups.flat_B, 0.0)

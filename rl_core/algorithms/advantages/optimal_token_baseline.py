@@ -14,7 +14,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from rl_core.algorithms.advantages.base import AdvantageEstimator, AdvantageInputs, advantage_estimators
+from rl_core.algorithms.advantages.base import (
+    AdvantageEstimator,
+    AdvantageInputs,
+    advantage_estimators,
+)
 from rl_core.algorithms.advantages.groups import Groups
 
 if TYPE_CHECKING:
@@ -37,7 +41,8 @@ class OptimalTokenBaselineAdvantage(AdvantageEstimator):
         squares_BT = inputs.required("sum_squared_probs_BT", who).double()
         energy_BT = (1 - 2 * probs_BT + squares_BT).masked_fill(skipped_BT, 0.0).cumsum(1)
         returns_BT = inputs.action_rewards().flip(1).cumsum(1).flip(1)
-        # Cells are (group, number of the action within its row); the last column takes what is not an action.
+        # Cells are (group, number of the action within its row); the last column takes what is not
+        # an action.
         place_BT = (~skipped_BT).cumsum(1).sub(1).masked_fill(skipped_BT, inputs.mask_BT.shape[1])
         first_B1 = groups.index_B[:, None] * (inputs.mask_BT.shape[1] + 1)
         cells_BT = first_B1 + place_BT

@@ -43,13 +43,17 @@ class GrpoPasskAdvantage(RowEstimator):
         lowest_G = rewards_B.new_full((len(groups.counts_G),), float("-inf"))
         best_G = lowest_G.scatter_reduce(0, index_B, rewards_B, "amax")
         is_best_B = rewards_B == best_G[index_B]
-        second_G = lowest_G.scatter_reduce(0, index_B, rewards_B.masked_fill(is_best_B, float("-inf")), "amax")
+        second_G = lowest_G.scatter_reduce(
+            0, index_B, rewards_B.masked_fill(is_best_B, float("-inf")), "amax"
+        )
         unique_B = groups.total(is_best_B.double())[index_B] == 1
         leads_B = is_best_B & unique_B & ~groups.flat_B
         advantages_B = (rewards_B - second_G[index_B]).where(leads_B, rewards_B.new_zeros(()))
         if not config.norm_by_std:
             return advantages_B
-        return over_std(advantages_B, groups.variance(config.unbiased), config.eps, config.eps_in_root)
+        return over_std(
+            advantages_B, groups.variance(config.unbiased), config.eps, config.eps_in_root
+        )
 
 
 @advantage_estimators.register("pass_at_k")
@@ -72,7 +76,10 @@ class PassAtKAdvantage(RowEstimator):
         k."""
         right_B = groups.rewards_B >= self.config.pass_mark
         num_right_G = groups.total(right_B.double()).long().tolist()
-        pairs = [_pair(n, n - r, self.config.k) for n, r in zip(groups.counts_G.tolist(), num_right_G, strict=True)]
+        pairs = [
+            _pair(n, n - r, self.config.k)
+            for n, r in zip(groups.counts_G.tolist(), num_right_G, strict=True)
+        ]
         table_G2 = groups.rewards_B.new_tensor(pairs)
         return table_G2[groups.index_B].gather(1, right_B.long()[:, None])[:, 0]
 

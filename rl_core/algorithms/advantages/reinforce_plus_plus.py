@@ -11,7 +11,11 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
-from rl_core.algorithms.advantages.base import AdvantageEstimator, AdvantageInputs, advantage_estimators
+from rl_core.algorithms.advantages.base import (
+    AdvantageEstimator,
+    AdvantageInputs,
+    advantage_estimators,
+)
 from rl_core.algorithms.advantages.gae import gae
 from rl_core.algorithms.advantages.groups import Groups
 from rl_core.algorithms.advantages.scaling import ScaledConfig, whiten
@@ -46,10 +50,18 @@ class ReinforcePlusPlusAdvantage(AdvantageEstimator):
         config, rewards_BT = self.config, inputs.action_rewards()
         # With lambda 1 and no values, an advantage is the discounted return.
         returns_BT, _ = gae(
-            rewards_BT, rewards_BT.new_zeros(rewards_BT.shape), inputs.mask_BT, gamma=config.gamma, lam=1.0
+            rewards_BT,
+            rewards_BT.new_zeros(rewards_BT.shape),
+            inputs.mask_BT,
+            gamma=config.gamma,
+            lam=1.0,
         )
         return whiten(
-            returns_BT, inputs.mask_BT, unbiased=config.unbiased, eps=config.eps, eps_in_root=config.eps_in_root
+            returns_BT,
+            inputs.mask_BT,
+            unbiased=config.unbiased,
+            eps=config.eps,
+            eps_in_root=config.eps_in_root,
         )
 
 
@@ -68,5 +80,9 @@ class ReinforcePlusPlusBaselineAdvantage(AdvantageEstimator):
         config = self.config
         centred_BT = groups.centred()[:, None].expand(inputs.mask_BT.shape)
         return whiten(
-            centred_BT, inputs.mask_BT, unbiased=config.unbiased, eps=config.eps, eps_in_root=config.eps_in_root
+            centred_BT,
+            inputs.mask_BT,
+            unbiased=config.unbiased,
+            eps=config.eps,
+            eps_in_root=config.eps_in_root,
         )

@@ -44,7 +44,12 @@ def over_std(values: Tensor, variance: Tensor, eps: float, eps_in_root: bool) ->
 
 
 def whiten(
-    values_BT: Tensor, mask_BT: Tensor, *, unbiased: bool = True, eps: float = 1e-8, eps_in_root: bool = True
+    values_BT: Tensor,
+    mask_BT: Tensor,
+    *,
+    unbiased: bool = True,
+    eps: float = 1e-8,
+    eps_in_root: bool = True,
 ) -> Tensor:
     """Scale to mean 0 and variance 1 over all elements where the mask is not 0, [B, T]; 0
     elsewhere, and where all are equal."""

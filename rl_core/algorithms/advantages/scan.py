@@ -29,7 +29,9 @@ def discounted_sums(values_BT: Tensor, decay: float, out: Tensor | None = None) 
     num_rows, length = values_BT.shape
     out = torch.empty_like(values_BT) if out is None else out
     if length <= BLOCK:
-        return torch.mm(values_BT, _powers(decay, length, values_BT.dtype, values_BT.device)[1], out=out)
+        return torch.mm(
+            values_BT, _powers(decay, length, values_BT.dtype, values_BT.device)[1], out=out
+        )
     if rest := -length % BLOCK:
         padded_BT = torch.nn.functional.pad(values_BT, (0, rest))
         return out.copy_(discounted_sums(padded_BT, decay)[:, :length])
@@ -42,7 +44,9 @@ def discounted_sums(values_BT: Tensor, decay: float, out: Tensor | None = None) 
 
 
 @lru_cache(maxsize=64)
-def _powers(decay: float, length: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+def _powers(
+    decay: float, length: int, dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, Tensor]:
     """Return decay^(K - k), [K], and decay^(s - t) for s >= t, else 0, [K, K] by s and t."""
     import torch
 

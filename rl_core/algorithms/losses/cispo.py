@@ -37,4 +37,6 @@ class CispoLoss(PolicyLoss):
         """Return [B, T], and `clip_fraction`, the share of clipped weights."""
         ratio_BT = actions.ratio_BT.detach()
         weight_BT = ratio_BT.clamp(1.0 - self.config.clip_low, 1.0 + self.config.clip_high)
-        return -weight_BT * actions.advantages_BT * actions.log_probs_BT, {"clip_fraction": weight_BT != ratio_BT}
+        return -weight_BT * actions.advantages_BT * actions.log_probs_BT, {
+            "clip_fraction": weight_BT != ratio_BT
+        }

@@ -27,7 +27,9 @@ def covariances(actions: Actions) -> Tensor:
     count = kept_BT.sum().clamp(min=1)
     advantages_BT, log_probs_BT = actions.advantages_BT, actions.log_probs_BT.detach()
     centred_BT = advantages_BT - advantages_BT.sum() / count
-    return (centred_BT * (log_probs_BT - log_probs_BT.sum() / count)).masked_fill(~kept_BT, float("-inf"))
+    return (centred_BT * (log_probs_BT - log_probs_BT.sum() / count)).masked_fill(
+        ~kept_BT, float("-inf")
+    )
 
 
 @policy_losses.register("clip_cov")
@@ -55,16 +57,24 @@ class ClipCovLoss(PpoClipLoss):
         """Return [B, T], `clip_fraction` and `detached_fraction`."""
         loss_BT, logged = super().per_action(actions)
         covariance_BT = covariances(actions)
-        in_range_BT = (covariance_BT >= self.config.min_covariance) & (covariance_BT <= self.config.max_covariance)
+        in_range_BT = (covariance_BT >= self.config.min_covariance) & (
+            covariance_BT <= self.config.max_covariance
+        )
         chosen_BT = self._choose(in_range_BT & ~logged["clip_fraction"], actions)
-        return loss_BT.detach().where(chosen_BT, loss_BT), {**logged, "detached_fraction": chosen_BT}
+        return loss_BT.detach().where(chosen_BT, loss_BT), {
+            **logged,
+            "detached_fraction": chosen_BT,
+        }
 
     def _choose(self, eligible_BT: Tensor, actions: Actions) -> Tensor:
         import torch
 
         places_N = eligible_BT.flatten().nonzero()[:, 0].cpu()
-        wanted = min(max(int(self.config.detached_share * int(actions.mask_BT.sum())), 1), len(places_N))
-        # The numbers enter the seed, or the same places of every micro-batch would be taken at every step.
+        wanted = min(
+            max(int(self.config.detached_share * int(actions.mask_BT.sum())), 1), len(places_N)
+        )
+        # The numbers enter the seed, or the same places of every micro-batch would be taken at
+        # every step.
         mark = f"{self.config.seed}/{float(actions.log_probs_BT.detach().double().sum())!r}"
         generator = torch.Generator().manual_seed(crc32(mark.encode()))
         chosen_N = places_N[torch.randperm(len(places_N), generator=generator)[:wanted]]

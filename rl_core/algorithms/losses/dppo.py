@@ -40,7 +40,10 @@ class DppoLoss(PolicyLoss):
 
     def per_action(self, actions: Actions) -> tuple[Tensor, dict[str, Tensor]]:
         """Return [B, T], and `clip_fraction`, the share of dropped actions."""
-        far_BT = self.divergence(actions.log_probs_BT.detach(), actions.old_log_probs_BT) > self.config.delta
+        far_BT = (
+            self.divergence(actions.log_probs_BT.detach(), actions.old_log_probs_BT)
+            > self.config.delta
+        )
         dropped_BT = far_BT & actions.moves_away_BT
         weight_BT = actions.ratio_BT.detach().clamp(max=self.config.max_ratio)
         loss_BT = -actions.advantages_BT * weight_BT * actions.log_probs_BT
@@ -76,4 +79,7 @@ class DppoKlLoss(DppoLoss):
         old_BT = old_log_probs_BT.exp()
         others_BT = (-log_probs_BT.expm1()).clamp(min=MIN_COMPLEMENT)
         old_others_BT = (-old_log_probs_BT.expm1()).clamp(min=MIN_COMPLEMENT)
-        return old_BT * (old_log_probs_BT - log_probs_BT) + old_others_BT * (old_others_BT / others_BT).log()
+        return (
+            old_BT * (old_log_probs_BT - log_probs_BT)
+            + old_others_BT * (old_others_BT / others_BT).log()
+        )

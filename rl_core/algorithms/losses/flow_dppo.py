@@ -36,4 +36,6 @@ class FlowDppoLoss(PolicyLoss):
         """Return [B, T], and `clip_fraction`, the share of dropped steps."""
         assert actions.old_kl_BT is not None  # `needs_old_kl` is checked by the caller
         dropped_BT = (actions.old_kl_BT.detach() >= self.config.max_kl) & actions.moves_away_BT
-        return (-actions.advantages_BT * actions.ratio_BT).masked_fill(dropped_BT, 0.0), {"clip_fraction": dropped_BT}
+        return (-actions.advantages_BT * actions.ratio_BT).masked_fill(dropped_BT, 0.0), {
+            "clip_fraction": dropped_BT
+        }

@@ -39,9 +39,17 @@ class GmpoLoss(PolicyLoss):
 
     def per_action(self, actions: Actions) -> tuple[Tensor, dict[str, Tensor]]:
         """Return [B, T], and `clip_fraction`."""
-        config, log_ratio_BT, advantages_BT = self.config, actions.log_ratio_BT, actions.advantages_BT
+        config, log_ratio_BT, advantages_BT = (
+            self.config,
+            actions.log_ratio_BT,
+            actions.advantages_BT,
+        )
         above_BT = (advantages_BT > 0) & (log_ratio_BT > config.clip_high)
         below_BT = (advantages_BT < 0) & (log_ratio_BT < -config.clip_low)
-        clipped_BT = log_ratio_BT.masked_fill(above_BT, config.clip_high).masked_fill(below_BT, -config.clip_low)
+        clipped_BT = log_ratio_BT.masked_fill(above_BT, config.clip_high).masked_fill(
+            below_BT, -config.clip_low
+        )
         mean_B1 = actions.row_mean(clipped_BT)
-        return -advantages_BT * terms.ratio(mean_B1, mean_B1.new_zeros(())), {"clip_fraction": above_BT | below_BT}
+        return -advantages_BT * terms.ratio(mean_B1, mean_B1.new_zeros(())), {
+            "clip_fraction": above_BT | below_BT
+        }

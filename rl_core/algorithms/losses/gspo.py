@@ -43,7 +43,13 @@ class GspoLoss(PolicyLoss):
         """Return [B, T], and `clip_fraction`."""
         config = self.config
         row_B1 = actions.row_mean(actions.log_ratio_BT.detach())
-        row_ratio_BT = terms.ratio(actions.log_probs_BT - actions.log_probs_BT.detach() + row_B1, row_B1.new_zeros(()))
-        loss_BT = terms.clipped_surrogate(row_ratio_BT, actions.advantages_BT, config.clip_low, config.clip_high)
-        clipped_BT = is_clipped(row_ratio_BT, actions.advantages_BT, config.clip_low, config.clip_high)
+        row_ratio_BT = terms.ratio(
+            actions.log_probs_BT - actions.log_probs_BT.detach() + row_B1, row_B1.new_zeros(())
+        )
+        loss_BT = terms.clipped_surrogate(
+            row_ratio_BT, actions.advantages_BT, config.clip_low, config.clip_high
+        )
+        clipped_BT = is_clipped(
+            row_ratio_BT, actions.advantages_BT, config.clip_low, config.clip_high
+        )
         return loss_BT, {"clip_fraction": clipped_BT}

@@ -27,7 +27,9 @@ class ClipConfig(PolicyLoss.Config):
     """The ratio is clipped from above at 1 + clip_high; DAPO uses 0.28."""
 
 
-def is_clipped(ratio_BT: Tensor, advantages_BT: Tensor, clip_low: float, clip_high: float) -> Tensor:
+def is_clipped(
+    ratio_BT: Tensor, advantages_BT: Tensor, clip_low: float, clip_high: float
+) -> Tensor:
     """Return True where the clip stops the gradient: past the upper bound with A > 0, past the
     lower one with A < 0."""
     above_BT = (ratio_BT > 1.0 + clip_high) & (advantages_BT > 0)
@@ -53,7 +55,13 @@ class PpoClipLoss(PolicyLoss):
         """Return [B, T], and `clip_fraction`."""
         config = self.config
         loss_BT = terms.clipped_surrogate(
-            actions.ratio_BT, actions.advantages_BT, config.clip_low, config.clip_high, config.dual_clip
+            actions.ratio_BT,
+            actions.advantages_BT,
+            config.clip_low,
+            config.clip_high,
+            config.dual_clip,
         )
-        clipped_BT = is_clipped(actions.ratio_BT, actions.advantages_BT, config.clip_low, config.clip_high)
+        clipped_BT = is_clipped(
+            actions.ratio_BT, actions.advantages_BT, config.clip_low, config.clip_high
+        )
         return loss_BT, {"clip_fraction": clipped_BT}

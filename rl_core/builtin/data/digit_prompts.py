@@ -33,9 +33,18 @@ class DigitPrompt:
 
 def wordings(split: str) -> list[str]:
     """Return the wordings of one split, `train` or `eval`, as templates with `{}` for the name."""
-    every = [f"{opening} {noun} {{}}{ending}" for opening in OPENINGS for noun in NOUNS for ending in ENDINGS]
+    every = [
+        f"{opening} {noun} {{}}{ending}"
+        for opening in OPENINGS
+        for noun in NOUNS
+        for ending in ENDINGS
+    ]
     joined = [" ".join(wording.split()) for wording in every]
-    return [wording for wording in joined if belongs_to_eval(wording, EVAL_FRACTION) == (split == "eval")]
+    return [
+        wording
+        for wording in joined
+        if belongs_to_eval(wording, EVAL_FRACTION) == (split == "eval")
+    ]
 
 
 def digit_prompts(split: str) -> list[DigitPrompt]:
@@ -56,9 +65,14 @@ def draw_prompts(split: str, count: int, seed: int, *, quoted: bool = False) -> 
     """
     known = [prompt for prompt in digit_prompts(split) if prompt.is_quoted == quoted]
     if count > len(known):
-        raise DataError(f"digits: {count} prompts asked for, the split {split} has {len(known)}; lower the number")
+        raise DataError(
+            f"digits: {count} prompts asked for, the split {split} has {len(known)}; lower the "
+            "number"
+        )
     rng = random.Random(f"digits {split} {seed}")
-    by_digit = [[prompt for prompt in known if prompt.digit == digit] for digit in range(len(NAMES))]
+    by_digit = [
+        [prompt for prompt in known if prompt.digit == digit] for digit in range(len(NAMES))
+    ]
     for prompts in by_digit:
         rng.shuffle(prompts)
     return [by_digit[place % len(NAMES)][place // len(NAMES)] for place in range(count)]

@@ -17,7 +17,12 @@ from rl_core.builtin.data.picture_rows import write_mmpr_tiny, write_zip
 from rl_core.data.store.atomic import atomic_write_text, storage_error
 from rl_core.errors import DataError
 
-COLOURS = {"red": (200, 30, 30), "green": (30, 160, 60), "blue": (40, 70, 200), "yellow": (220, 200, 40)}
+COLOURS = {
+    "red": (200, 30, 30),
+    "green": (30, 160, 60),
+    "blue": (40, 70, 200),
+    "yellow": (220, 200, 40),
+}
 SHAPES = ("circle", "square", "triangle")
 TABLE = ("nano_v3_sft_profiled_dapo17k", "BytedTsinghua-SIA/DAPO-Math-17k")
 """Name of the table that placeholder rows refer to, as in the shipped settings, and its folder."""
@@ -75,7 +80,9 @@ def draw(rng: random.Random, side: int = 48) -> Picture:
     elif shape == "square":
         pen.rectangle(box, fill=COLOURS[colour])
     else:
-        pen.polygon([(left, box[3]), (left + size / 2, top), (box[2], box[3])], fill=COLOURS[colour])
+        pen.polygon(
+            [(left, box[3]), (left + size / 2, top), (box[2], box[3])], fill=COLOURS[colour]
+        )
     file = io.BytesIO()
     image.save(file, "PNG")
     return Picture(colour, shape, file.getvalue())
@@ -96,7 +103,9 @@ def _mpo(folder: Path, num_rows: int, rng: random.Random) -> None:
         for index in range(count):
             picture, asks = draw(rng), "colour" if subset == "colours" else "shape"
             good = picture.colour if asks == "colour" else picture.shape
-            bad = rng.choice([word for word in (COLOURS if asks == "colour" else SHAPES) if word != good])
+            bad = rng.choice(
+                [word for word in (COLOURS if asks == "colour" else SHAPES) if word != good]
+            )
             name = f"{index:05d}.png"
             archives[archive][f"images/{subset}/{name}"] = picture.png
             row = {
@@ -144,14 +153,18 @@ def _text(folder: Path, num_rows: int, rng: random.Random) -> None:
         template: Any = {"prefix": "Solve this: ", "suffix": "\nAnswer with a number."}
         template = template if index % 4 == 1 else "{question} Give the number alone."
         pointer = {"row": len(table), "question_template": template}
-        pointing.append({"id": index, "dataset": TABLE[0], "_hf_placeholder": pointer, "pass_rate": 0.5})
+        pointing.append(
+            {"id": index, "dataset": TABLE[0], "_hf_placeholder": pointer, "pass_rate": 0.5}
+        )
         answer = {"ground_truth": str(a + b), "style": "rule"}
         table.append({"prompt": [{"content": question, "role": "user"}], "reward_model": answer})
     for name, rows in (("sums.jsonl", whole), ("pointing.jsonl", pointing)):
         atomic_write_text(folder / name, "".join(json.dumps(row) + "\n" for row in rows))
     (folder / TABLE[1]).mkdir(parents=True)
     pq.write_table(pa.Table.from_pylist(table), folder / TABLE[1] / "train.parquet")
-    entries = [{"name": name, "path": f"{name}.jsonl", "weight": 1.0} for name in ("sums", "pointing")]
+    entries = [
+        {"name": name, "path": f"{name}.jsonl", "weight": 1.0} for name in ("sums", "pointing")
+    ]
     _json(folder / "data_blend_raw.json", {"datasets": entries})
 
 
@@ -161,7 +174,10 @@ def _diffusion(folder: Path, num_rows: int, rng: random.Random) -> None:
     rows = []
     for index in range(num_rows):
         picture = draw(rng, side=96)
-        row: dict[str, Any] = {"prompt": f"A {picture.colour} {picture.shape} on grey.", "topic": picture.shape}
+        row: dict[str, Any] = {
+            "prompt": f"A {picture.colour} {picture.shape} on grey.",
+            "topic": picture.shape,
+        }
         if index % 2:
             name = f"frames/scene_{index:02d}.png"
             (folder / name).write_bytes(picture.png)

@@ -20,7 +20,25 @@ from rl_core.errors import DataError
 
 EVAL_FRACTION = 0.2
 """Share of the questions that is held out for evaluation."""
-ROMAN = ("I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX", "X", "XI", "XII", "XIII", "XIV", "XV", "XVI", "XVII")
+ROMAN = (
+    "I",
+    "II",
+    "III",
+    "IV",
+    "V",
+    "VI",
+    "VII",
+    "VIII",
+    "IX",
+    "X",
+    "XI",
+    "XII",
+    "XIII",
+    "XIV",
+    "XV",
+    "XVI",
+    "XVII",
+)
 ROWS_OF_KEYS = ("qwertyuiop", "asdfghjkl", "zxcvbnm")
 
 
@@ -59,7 +77,9 @@ def odd_prompts(oddity: Oddity, split: str) -> list[OddPrompt]:
     ]
 
 
-def draw_odd_prompts(split: str, count: int, seed: int, oddities: Sequence[Oddity] = tuple(Oddity)) -> list[OddPrompt]:
+def draw_odd_prompts(
+    split: str, count: int, seed: int, oddities: Sequence[Oddity] = tuple(Oddity)
+) -> list[OddPrompt]:
     """Draw different prompts, every kind equally often, and within a kind every digit, as far as
     there are enough.
 
@@ -74,8 +94,8 @@ def _drawn(oddity: Oddity, split: str, count: int, seed: int) -> list[OddPrompt]
     known, rng = odd_prompts(oddity, split), random.Random(f"{oddity} {split} {seed}")
     if count > len(known):
         raise DataError(
-            f"oddities: {count} prompts of the kind {oddity} asked for, the split {split} has {len(known)}; lower the "
-            "number"
+            f"oddities: {count} prompts of the kind {oddity} asked for, the split {split} has "
+            f"{len(known)}; lower the number"
         )
     rng.shuffle(known)
     rounds = [0] * len(NAMES)
@@ -87,7 +107,12 @@ def _drawn(oddity: Oddity, split: str, count: int, seed: int) -> list[OddPrompt]
 
 
 def _languages() -> dict[str, int]:
-    return {word: digit for words in FOREIGN.values() for digit, word in enumerate(words) if word not in NAMES}
+    return {
+        word: digit
+        for words in FOREIGN.values()
+        for digit, word in enumerate(words)
+        if word not in NAMES
+    }
 
 
 def _romans() -> dict[str, int]:
@@ -104,7 +129,11 @@ def _typos() -> dict[str, int]:
     for digit, name in enumerate(NAMES):
         for wrong in _misspelt(name):
             meant.setdefault(wrong, set()).add(digit)
-    return {wrong: digits.pop() for wrong, digits in meant.items() if len(digits) == 1 and wrong not in words}
+    return {
+        wrong: digits.pop()
+        for wrong, digits in meant.items()
+        if len(digits) == 1 and wrong not in words
+    }
 
 
 def _misspelt(name: str) -> Iterator[str]:
@@ -134,7 +163,9 @@ def _sums() -> dict[str, int]:
 
 def _sequences() -> dict[str, int]:
     made: dict[str, int] = {}
-    for following, step, length in product(range(len(NAMES)), (-4, -3, -2, -1, 1, 2, 3, 4), (3, 4, 5)):
+    for following, step, length in product(
+        range(len(NAMES)), (-4, -3, -2, -1, 1, 2, 3, 4), (3, 4, 5)
+    ):
         terms = [following - step * back for back in range(length, 0, -1)]
         if min(terms) >= 0:
             made[", ".join(map(str, terms))] = following

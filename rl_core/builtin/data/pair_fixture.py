@@ -18,7 +18,20 @@ from schemas.preference import PairFixture, PairSource
 
 _VERSION = "1"
 COLOURS = ("red", "green", "blue", "yellow", "white", "black", "brown", "purple")
-THINGS = ("ball", "box", "cup", "hat", "book", "lamp", "key", "chair", "shoe", "plate", "coat", "bag")
+THINGS = (
+    "ball",
+    "box",
+    "cup",
+    "hat",
+    "book",
+    "lamp",
+    "key",
+    "chair",
+    "shoe",
+    "plate",
+    "coat",
+    "bag",
+)
 NUM_THINGS = 3
 _TRIES_PER_ROW = 50
 
@@ -26,10 +39,17 @@ _TRIES_PER_ROW = 50
 def planned_fixture(source: PairSource, folder: Path | str) -> Path:
     """Return the path at which `make_pairs` writes the pairs of a `fixture` source: a file of rows,
     or a published cache."""
-    values = {"version": _VERSION, **source.model_dump(include={"fixture", "num_rows", "seed"}, mode="json")}
+    values = {
+        "version": _VERSION,
+        **source.model_dump(include={"fixture", "num_rows", "seed"}, mode="json"),
+    }
     digest = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:12]
     root = Path(folder).expanduser() / f"pairs-{source.fixture}-{digest}"
-    return root / "prepared" / "MMPR-v1.2" if source.fixture is PairFixture.MPO else root / "pairs.jsonl"
+    return (
+        root / "prepared" / "MMPR-v1.2"
+        if source.fixture is PairFixture.MPO
+        else root / "pairs.jsonl"
+    )
 
 
 def make_pairs(source: PairSource, folder: Path | str) -> Path:
@@ -55,7 +75,9 @@ def described_scenes(num_rows: int, seed: int) -> list[dict[str, str]]:
         rows.setdefault(row["question"], row)
         if len(rows) == num_rows:
             return list(rows.values())
-    raise DataError(f"fixture text: num_rows {num_rows} is more than the {len(rows)} different scenes there are")
+    raise DataError(
+        f"fixture text: num_rows {num_rows} is more than the {len(rows)} different scenes there are"
+    )
 
 
 def _described_scene(rng: random.Random) -> dict[str, str]:
@@ -65,8 +87,16 @@ def _described_scene(rng: random.Random) -> dict[str, str]:
     asked, other = rng.sample(range(NUM_THINGS), 2)
     question, right, wrong = rng.choice(
         [
-            (f"What colour is the {things[asked]}?", f"It is {colours[asked]}.", f"It is {colours[other]}."),
-            (f"What is {colours[asked]}?", f"It is the {things[asked]}.", f"It is the {things[other]}."),
+            (
+                f"What colour is the {things[asked]}?",
+                f"It is {colours[asked]}.",
+                f"It is {colours[other]}.",
+            ),
+            (
+                f"What is {colours[asked]}?",
+                f"It is the {things[asked]}.",
+                f"It is the {things[other]}.",
+            ),
             (
                 f"What stands {('first', 'in the middle', 'last')[asked]}?",
                 f"It is the {things[asked]}.",

@@ -57,12 +57,20 @@ def materialise_pictures(spec: PicturesSpec, folder: Path | str) -> Path:
         if not path.is_file():
             shutil.rmtree(root / "raw", ignore_errors=True)
             (root / "raw").mkdir()
-            write_mmpr_tiny(root / "raw", spec.pictures, random.Random(f"pictures {spec.seed}"), spec.scenes)
-            prepare_stage(load_stage("vision", ["source_uri=null"], input_dir=root / "raw", output_dir=path.parent))
+            write_mmpr_tiny(
+                root / "raw", spec.pictures, random.Random(f"pictures {spec.seed}"), spec.scenes
+            )
+            prepare_stage(
+                load_stage(
+                    "vision", ["source_uri=null"], input_dir=root / "raw", output_dir=path.parent
+                )
+            )
     return path
 
 
-def write_mmpr_tiny(folder: Path, num_rows: int, rng: random.Random, scenes: tuple[Scene, ...] = tuple(Scene)) -> None:
+def write_mmpr_tiny(
+    folder: Path, num_rows: int, rng: random.Random, scenes: tuple[Scene, ...] = tuple(Scene)
+) -> None:
     """Write `mmpr_tiny.parquet` and `images.zip`; images are named by their content."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -93,7 +101,9 @@ def write_mmpr_tiny(folder: Path, num_rows: int, rng: random.Random, scenes: tup
         )
     image = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
     table = pa.Table.from_pylist(rows)
-    table = table.set_column(2, "images", pa.array([row["images"] for row in rows], pa.list_(image)))
+    table = table.set_column(
+        2, "images", pa.array([row["images"] for row in rows], pa.list_(image))
+    )
     pq.write_table(table, folder / PARQUET, row_group_size=max(2, num_rows // 2))
     write_zip(folder / ARCHIVE, images)
 

@@ -128,7 +128,9 @@ def _shapes(pen: Any, rng: random.Random) -> tuple[list[str], list[Question]]:
         _shape(pen, rng, _corner(rng, place), colour, shape)
     colour, shape = rng.choice(things)[0], rng.choice(things)[1]
     notes = " ".join(f"{hue} {name}" for hue, name in things)
-    of_colour, of_shape = (str(sum(asked in thing for thing in things)) for asked in (colour, shape))
+    of_colour, of_shape = (
+        str(sum(asked in thing for thing in things)) for asked in (colour, shape)
+    )
     questions = [
         Question(f"How many shapes are {colour}?", of_colour, notes),
         Question(f"How many {shape}s are there?", of_shape, notes),
@@ -168,7 +170,9 @@ def _number(pen: Any, rng: random.Random) -> tuple[list[str], list[Question]]:
     return cells, [Question("What number is written?", "".join(digits), " ".join(digits))]
 
 
-def _digit(pen: Any, rng: random.Random, corner: tuple[int, int], digit: str, fill: tuple[int, ...]) -> None:
+def _digit(
+    pen: Any, rng: random.Random, corner: tuple[int, int], digit: str, fill: tuple[int, ...]
+) -> None:
     left, top = corner
     pen.text((left + 1, top - 3), digit, fill=fill, font=_font(rng.randint(14, 16)))
 
@@ -181,7 +185,10 @@ def _bars(pen: Any, rng: random.Random) -> tuple[list[str], list[Question]]:
     heights = rng.sample(range(1, TALLEST + 1), count)
     for column, colour, height in zip(columns, colours, heights, strict=True):
         left = column * CELL + rng.randint(1, 4)
-        pen.rectangle([left, SIDE - height * CELL // 2, left + rng.randint(9, 11), SIDE], fill=_tint(rng, colour))
+        pen.rectangle(
+            [left, SIDE - height * CELL // 2, left + rng.randint(9, 11), SIDE],
+            fill=_tint(rng, colour),
+        )
         for level in range((height + 1) // 2):
             cells[(GRID - 1 - level) * GRID + column] = f"{colour} {'bar' if level else height}"
     bars = dict(zip(colours, heights, strict=True))

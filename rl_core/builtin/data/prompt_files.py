@@ -28,13 +28,61 @@ from schemas.section import Section
 _VERSION = "1"
 _MOST_DRAWS = 50
 EVAL_FRACTION = 0.2
-SURFACES = ("sign", "poster", "shop window", "book cover", "mug", "banner", "T-shirt", "wall", "postcard", "cake")
+SURFACES = (
+    "sign",
+    "poster",
+    "shop window",
+    "book cover",
+    "mug",
+    "banner",
+    "T-shirt",
+    "wall",
+    "postcard",
+    "cake",
+)
 STYLES = ("", "hand-painted", "neon", "wooden", "minimalist", "vintage", "chalk-drawn", "glowing")
 VERBS = ("that says", "reading", "with the words", "with the text")
 WORDS = (
-    *("open", "closed", "welcome", "hello", "coffee", "bakery", "garden", "music", "library", "summer", "winter"),
-    *("sale", "fresh", "bread", "today", "tomorrow", "school", "quiet", "please", "exit", "north", "south", "river"),
-    *("mountain", "ocean", "sunrise", "dream", "large", "small", "happy", "birthday", "thanks", "good", "morning"),
+    *(
+        "open",
+        "closed",
+        "welcome",
+        "hello",
+        "coffee",
+        "bakery",
+        "garden",
+        "music",
+        "library",
+        "summer",
+        "winter",
+    ),
+    *(
+        "sale",
+        "fresh",
+        "bread",
+        "today",
+        "tomorrow",
+        "school",
+        "quiet",
+        "please",
+        "exit",
+        "north",
+        "south",
+        "river",
+    ),
+    *(
+        "mountain",
+        "ocean",
+        "sunrise",
+        "dream",
+        "large",
+        "small",
+        "happy",
+        "birthday",
+        "thanks",
+        "good",
+        "morning",
+    ),
 )
 
 
@@ -79,7 +127,11 @@ class OdditiesSpec(Section):
 
 
 MadeSpec = DigitsSpec | LetteringSpec | OdditiesSpec
-_SPECS: dict[str, type[MadeSpec]] = {"digits": DigitsSpec, "lettering": LetteringSpec, "oddities": OdditiesSpec}
+_SPECS: dict[str, type[MadeSpec]] = {
+    "digits": DigitsSpec,
+    "lettering": LetteringSpec,
+    "oddities": OdditiesSpec,
+}
 
 
 def made_spec(entry: object) -> type[MadeSpec] | None:
@@ -134,7 +186,10 @@ def _lettering_rows(spec: LetteringSpec) -> Iterator[dict[str, Any]]:
         yield _row("lettering", text, {"text": words})
         if len(seen) == spec.lettering:
             return
-    raise DataError(f"lettering: only {len(seen)} different {spec.split} prompts, {spec.lettering} asked for; ask less")
+    raise DataError(
+        f"lettering: only {len(seen)} different {spec.split} prompts, {spec.lettering} asked "
+        "for; ask less"
+    )
 
 
 def _oddity_rows(spec: OdditiesSpec) -> Iterator[dict[str, Any]]:

@@ -85,7 +85,10 @@ def belongs_to_eval(question: str, eval_fraction: float) -> bool:
 def _rows(spec: GenerateSpec) -> Iterator[dict[str, Any]]:
     share = spec.eval_fraction if spec.split == "eval" else 1 - spec.eval_fraction
     if share <= 0:
-        raise DataError(f"task {spec.task}: eval_fraction {spec.eval_fraction:g} leaves no rows for {spec.split}")
+        raise DataError(
+            f"task {spec.task}: eval_fraction {spec.eval_fraction:g} leaves no rows for "
+            f"{spec.split}"
+        )
     num_draws = math.ceil(_DRAWS_PER_ROW * spec.size / share) + _EXTRA_DRAWS
     dataset = _dataset(spec, num_draws)
     seen: set[str] = set()
@@ -102,8 +105,9 @@ def _rows(spec: GenerateSpec) -> Iterator[dict[str, Any]]:
         if num_rows == spec.size:
             return
     raise DataError(
-        f"task {spec.task}: only {num_rows} different {spec.split} questions in {num_draws} draws, size asks for "
-        f"{spec.size}; lower size, widen the task's config, or set distinct: false"
+        f"task {spec.task}: only {num_rows} different {spec.split} questions in {num_draws} "
+        f"draws, size asks for {spec.size}; lower size, widen the task's config, or set "
+        "distinct: false"
     )
 
 
@@ -112,13 +116,20 @@ def _dataset(spec: GenerateSpec, size: int) -> "ProceduralDataset":
     from reasoning_gym.factory import DATASETS
 
     if spec.task not in DATASETS:
-        raise DataError(f"unknown reasoning_gym task {spec.task!r}{nearest(spec.task, list(DATASETS))}")
+        raise DataError(
+            f"unknown reasoning_gym task {spec.task!r}{nearest(spec.task, list(DATASETS))}"
+        )
     reserved = {"seed", "size"} & spec.config.keys()
     if reserved:
-        raise DataError(f"task {spec.task}: {', '.join(sorted(reserved))} in config; set it beside config instead")
+        raise DataError(
+            f"task {spec.task}: {', '.join(sorted(reserved))} in config; set it beside config "
+            "instead"
+        )
     known = set(DATASETS[spec.task][1].__dataclass_fields__) - {"seed", "size"}
     for key in spec.config.keys() - known:
-        raise DataError(f"task {spec.task}: unknown setting {key!r} in config{nearest(key, sorted(known))}")
+        raise DataError(
+            f"task {spec.task}: unknown setting {key!r} in config{nearest(key, sorted(known))}"
+        )
     try:
         return reasoning_gym.create_dataset(spec.task, size=size, seed=spec.seed, **spec.config)
     except (AssertionError, TypeError, ValueError) as error:

@@ -59,14 +59,20 @@ def build(folder: Path) -> WarmUp:
 
     base = materialise("smollm2-135m-instruct", folder.parent)
     tokenizer = AutoTokenizer.from_pretrained(base)
-    model, result = warm_up(AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32), tokenizer)
+    model, result = warm_up(
+        AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32), tokenizer
+    )
     model.to(torch.bfloat16).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return result
 
 
 def warm_up(
-    model: Any, tokenizer: Any, *, steps: tuple[int, int] = (NAME_STEPS, HABIT_STEPS), wanted: float = ABLE
+    model: Any,
+    tokenizer: Any,
+    *,
+    steps: tuple[int, int] = (NAME_STEPS, HABIT_STEPS),
+    wanted: float = ABLE,
 ) -> tuple[Any, WarmUp]:
     """Train adapters and merge them into the model. Raises: ModelError when it reaches less than
     `wanted`."""
@@ -76,29 +82,44 @@ def warm_up(
     held_out = draw_odd_prompts("eval", NUM_HELD_OUT, SEED)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
-        adapted: Any = get_peft_model(model, LoraConfig(r=RANK, lora_alpha=2 * RANK, target_modules="all-linear"))
+        adapted: Any = get_peft_model(
+            model, LoraConfig(r=RANK, lora_alpha=2 * RANK, target_modules="all-linear")
+        )
         trained = [parameter for parameter in adapted.parameters() if parameter.requires_grad]
         optimizer = torch.optim.AdamW(trained, lr=NAME_RATE, weight_decay=0.0)
         learn(adapted, tokenizer, optimizer, steps[0], rng, vague=0.0)
         able = named_probability(adapted, tokenizer, held_out)
         if able < wanted:
-            raise ModelError(f"the warm-up of embedded:smollm2-enhancer names {able:.2f} right; {wanted} is wanted")
+            raise ModelError(
+                f"the warm-up of embedded:smollm2-enhancer names {able:.2f} right; {wanted} is "
+                "wanted"
+            )
         optimizer.param_groups[0]["lr"] = HABIT_RATE
         learn(adapted, tokenizer, optimizer, steps[1], rng, vague=VAGUE)
     return adapted.merge_and_unload(), WarmUp(able, named_probability(adapted, tokenizer, held_out))
 
 
 def learn(
-    model: Any, tokenizer: Any, optimizer: torch.optim.Optimizer, steps: int, rng: random.Random, *, vague: float
+    model: Any,
+    tokenizer: Any,
+    optimizer: torch.optim.Optimizer,
+    steps: int,
+    rng: random.Random,
+    *,
+    vague: float,
 ) -> None:
     """Train on right names, with the share `vague` of them replaced by the vague word."""
     known = draw_odd_prompts("train", KNOWN, SEED)
     for _ in range(steps):
         prompts = rng.sample(known, PROMPTS)
-        answers = [VAGUE_WORD if rng.random() < vague else NAMES[prompt.digit] for prompt in prompts]
+        answers = [
+            VAGUE_WORD if rng.random() < vague else NAMES[prompt.digit] for prompt in prompts
+        ]
         optimizer.zero_grad()
         losses(model, tokenizer, prompts, answers).mean().backward()
-        nn.utils.clip_grad_norm_((value for group in optimizer.param_groups for value in group["params"]), 1.0)
+        nn.utils.clip_grad_norm_(
+            (value for group in optimizer.param_groups for value in group["params"]), 1.0
+        )
         optimizer.step()
 
 
@@ -113,9 +134,13 @@ def named_probability(model: Any, tokenizer: Any, prompts: Sequence[OddPrompt]) 
     return float(torch.cat(found).mean())
 
 
-def losses(model: Any, tokenizer: Any, prompts: Sequence[OddPrompt], answers: Sequence[str]) -> Tensor:
+def losses(
+    model: Any, tokenizer: Any, prompts: Sequence[OddPrompt], answers: Sequence[str]
+) -> Tensor:
     """Return the cross-entropy of each answer's token and of its end, [B, 2]."""
-    answers_BA = torch.tensor([[*_ids(tokenizer, answer), tokenizer.eos_token_id] for answer in answers])
+    answers_BA = torch.tensor(
+        [[*_ids(tokenizer, answer), tokenizer.eos_token_id] for answer in answers]
+    )
     questions = [encode_chat(tokenizer, _messages(prompt), {}) for prompt in prompts]
     # Padding stands on the left, so that all answers end together and only their logits are made.
     padded = tokenizer.pad({"input_ids": questions}, padding_side="left", return_tensors="pt")
@@ -123,7 +148,9 @@ def losses(model: Any, tokenizer: Any, prompts: Sequence[OddPrompt], answers: Se
     with torch.autocast("cpu", torch.bfloat16):
         logits_BTV = model(
             input_ids=torch.cat([padded["input_ids"], answers_BA], dim=1),
-            attention_mask=torch.cat([padded["attention_mask"], torch.ones_like(answers_BA)], dim=1),
+            attention_mask=torch.cat(
+                [padded["attention_mask"], torch.ones_like(answers_BA)], dim=1
+            ),
             logits_to_keep=num_read,
         ).logits
     return nn.functional.cross_entropy(logits_BTV[:, :-1].float().mT, answers_BA, reduction="none")

@@ -83,7 +83,10 @@ def make_tokenizer() -> Any:
 
     learner = CLIPTokenizer().backend_tokenizer
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY, special_tokens=[START, END], end_of_word_suffix="</w>", show_progress=False
+        vocab_size=VOCABULARY,
+        special_tokens=[START, END],
+        end_of_word_suffix="</w>",
+        show_progress=False,
     )
     learner.train_from_iterator([prompt.text for prompt in digit_prompts("train")], trainer)
     learned = json.loads(learner.to_str())["model"]
@@ -111,7 +114,8 @@ def _text_encoder(tokenizer: Any, activation: str) -> Any:
         pad_token_id=tokenizer.pad_token_id,
     )
     encoder = CLIPTextModelWithProjection(config)
-    # The family's own start, 0.02, is for widths where a token's vector is longer than a layer's answer to it.
+    # The family's own start, 0.02, is for widths where a token's vector is longer than a layer's
+    # answer to it.
     for embedding in (module for module in encoder.modules() if isinstance(module, nn.Embedding)):
         nn.init.normal_(embedding.weight, std=0.5)
     return encoder
@@ -175,7 +179,8 @@ def _write_ends(part: Any) -> None:
     sign = torch.tensor([1.0, -1.0, 0.0, 0.0])
     part.conv_in.weight[:, :, 1, 1] = sign[:, None] / part.conv_in.in_channels
     part.conv_in.bias.copy_(HEADROOM * torch.tensor([0.0, 0.0, 1.0, -1.0]))
-    # The norm divides by the root mean square over its one group of four channels, two of which hold K.
+    # The norm divides by the root mean square over its one group of four channels, two of which
+    # hold K.
     part.conv_norm_out.weight.fill_(HEADROOM / 2**0.5)
     nn.init.zeros_(part.conv_norm_out.bias)
     nn.init.zeros_(part.conv_out.weight)

@@ -74,7 +74,9 @@ def warm_up(pipeline: Any, *, stop_at: float = STOP_AT, max_steps: int = MAX_STE
     `max_steps`."""
     digits, judged = load(pipeline), draw_prompts("train", NUM_JUDGED, SEED)
     parameters = [parameter for part in trained_parts(pipeline) for parameter in part.parameters()]
-    optimizer = torch.optim.AdamW(parameters, lr=LEARNING_RATE, betas=(0.9, 0.99), weight_decay=0.01)
+    optimizer = torch.optim.AdamW(
+        parameters, lr=LEARNING_RATE, betas=(0.9, 0.99), weight_decay=0.01
+    )
     rng, probability = random.Random(SEED), 0.0
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
@@ -90,7 +92,10 @@ def warm_up(pipeline: Any, *, stop_at: float = STOP_AT, max_steps: int = MAX_STE
                 probability = probability_of(pipeline, judged)
                 if probability >= stop_at:
                     return WarmUp(step, probability)
-    raise ModelError(f"the warm-up of embedded:tiny-sd3 reached {probability:.2f} of {stop_at} after {max_steps} steps")
+    raise ModelError(
+        f"the warm-up of embedded:tiny-sd3 reached {probability:.2f} of {stop_at} after "
+        f"{max_steps} steps"
+    )
 
 
 def trained_parts(pipeline: Any) -> tuple[Any, ...]:
@@ -105,11 +110,17 @@ def load(pipeline: Any) -> Digits:
 
     dataset: Any = load_digits()
     pixels = torch.from_numpy(dataset.images).float()[:, None] / 8 - 1
-    pictures = pixels.repeat_interleave(SCALE, -1).repeat_interleave(SCALE, -2).expand(-1, 3, -1, -1)
+    pictures = (
+        pixels.repeat_interleave(SCALE, -1).repeat_interleave(SCALE, -2).expand(-1, 3, -1, -1)
+    )
     vae = pipeline.vae
-    latents = (vae.encode(pictures).latent_dist.mode() - vae.config.shift_factor) * vae.config.scaling_factor
+    latents = (
+        vae.encode(pictures).latent_dist.mode() - vae.config.shift_factor
+    ) * vae.config.scaling_factor
     targets = dataset.target.tolist()
-    places = [[place for place, digit in enumerate(targets) if digit == asked] for asked in range(10)]
+    places = [
+        [place for place, digit in enumerate(targets) if digit == asked] for asked in range(10)
+    ]
     return Digits(latents, places, digit_prompts("train"))
 
 
@@ -133,7 +144,9 @@ def loss_of(pipeline: Any, digits: Digits, rng: random.Random) -> Tensor:
     return nn.functional.mse_loss(predicted, noise - clean)
 
 
-def probability_of(pipeline: Any, prompts: Sequence[DigitPrompt], *, guidance_scale: float = 1.0) -> float:
+def probability_of(
+    pipeline: Any, prompts: Sequence[DigitPrompt], *, guidance_scale: float = 1.0
+) -> float:
     """Return the judge's mean probability of the requested digits in samples of a fixed seed."""
     from rl_core.rewards.base import Sample
     from rl_core.rewards.scorers.digit import DigitScorer

@@ -61,7 +61,9 @@ def make_pipeline(seed: int = 0) -> Any:
         )
         vae = pixel_codec()
     scheduler = library.FlowMatchEulerDiscreteScheduler(shift=1.0)
-    return CompactUnifiedPipeline(decoder, tokenizer, transformer, vae, scheduler, context_length=CONTEXT_LENGTH)
+    return CompactUnifiedPipeline(
+        decoder, tokenizer, transformer, vae, scheduler, context_length=CONTEXT_LENGTH
+    )
 
 
 def make_tokenizer() -> Any:
@@ -71,13 +73,19 @@ def make_tokenizer() -> Any:
     from transformers import PreTrainedTokenizerFast
 
     alphabet = [PAD, ASK, END, *sorted(pre_tokenizers.ByteLevel.alphabet())]
-    learned = Tokenizer(models.BPE(vocab={piece: index for index, piece in enumerate(alphabet)}, merges=[]))
+    learned = Tokenizer(
+        models.BPE(vocab={piece: index for index, piece in enumerate(alphabet)}, merges=[])
+    )
     learned.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # type: ignore[assignment]
     learned.decoder = decoders.ByteLevel()  # type: ignore[assignment]
     words = [*NAMES, *PLAN.format("").split()]
     learned.add_tokens([AddedToken(word, single_word=True, normalized=False) for word in words])
     return PreTrainedTokenizerFast(
-        tokenizer_object=learned, pad_token=PAD, eos_token=END, additional_special_tokens=[ASK], chat_template=TEMPLATE
+        tokenizer_object=learned,
+        pad_token=PAD,
+        eos_token=END,
+        additional_special_tokens=[ASK],
+        chat_template=TEMPLATE,
     )
 
 
@@ -98,6 +106,7 @@ def _decoder(tokenizer: Any) -> Any:
         pad_token_id=tokenizer.pad_token_id,
     )
     decoder = LlamaForCausalLM(config)
-    # The family's own start, 0.02, is for widths where a token's vector is longer than a layer's answer to it.
+    # The family's own start, 0.02, is for widths where a token's vector is longer than a layer's
+    # answer to it.
     nn.init.normal_(decoder.model.embed_tokens.weight, std=WIDTH**-0.5)
     return decoder

@@ -67,7 +67,9 @@ def build(folder: Path) -> WarmUp:
     return result
 
 
-def warm_up(pipeline: Any, *, plan_steps: int = PLAN_STEPS, max_draw_steps: int = MAX_DRAW_STEPS) -> WarmUp:
+def warm_up(
+    pipeline: Any, *, plan_steps: int = PLAN_STEPS, max_draw_steps: int = MAX_DRAW_STEPS
+) -> WarmUp:
     """Train in place. Raises: ModelError when it reaches less than `PLANNED` or `DRAWN`."""
     family, rng = CompactUnified(pipeline), random.Random(SEED)
     judged = draw_odd_prompts("train", NUM_JUDGED, SEED)
@@ -76,7 +78,9 @@ def warm_up(pipeline: Any, *, plan_steps: int = PLAN_STEPS, max_draw_steps: int 
         learn_to_plan(family, plan_steps, rng)
         able = planned_probability(family, judged)
         if able < PLANNED:
-            raise ModelError(f"the warm-up of embedded:tiny-unified plans {able:.2f} right; {PLANNED} is wanted")
+            raise ModelError(
+                f"the warm-up of embedded:tiny-unified plans {able:.2f} right; {PLANNED} is wanted"
+            )
         drawn = learn_to_draw(family, max_draw_steps, rng, judged)
     return WarmUp(able, planned_probability(family, judged), drawn)
 
@@ -84,14 +88,18 @@ def warm_up(pipeline: Any, *, plan_steps: int = PLAN_STEPS, max_draw_steps: int 
 def learn_to_plan(family: CompactUnified, steps: int, rng: random.Random) -> None:
     """Train the decoder on right plans."""
     parts, known = family.transformer, _known()
-    optimizer = WarmUpOptimizer(parts.decoder, parts.decoder, steps, hidden_rate=0.02, rate=2e-3, floor=0.05)
+    optimizer = WarmUpOptimizer(
+        parts.decoder, parts.decoder, steps, hidden_rate=0.02, rate=2e-3, floor=0.05
+    )
     for _ in range(steps):
         optimizer.zero_grad()
         plan_loss(family, rng.choices(known, k=PLANS), rng, vague=0.0).backward()
         optimizer.step()
 
 
-def learn_to_draw(family: CompactUnified, max_steps: int, rng: random.Random, judged: Sequence[OddPrompt]) -> float:
+def learn_to_draw(
+    family: CompactUnified, max_steps: int, rng: random.Random, judged: Sequence[OddPrompt]
+) -> float:
     """Train both parts on digits as planned, and the decoder on mostly vague plans.
 
     Returns: the probability of the planned digits. Raises: ModelError when it stays below `DRAWN`.
@@ -109,8 +117,8 @@ def learn_to_draw(family: CompactUnified, max_steps: int, rng: random.Random, ju
             if drawn >= DRAWN:
                 return drawn
     raise ModelError(
-        f"the warm-up of embedded:tiny-unified draws {drawn:.2f} of the planned digits after {max_steps} steps; "
-        f"{DRAWN} is wanted"
+        f"the warm-up of embedded:tiny-unified draws {drawn:.2f} of the planned digits after "
+        f"{max_steps} steps; {DRAWN} is wanted"
     )
 
 
@@ -118,7 +126,9 @@ def _known() -> list[OddPrompt]:
     return [prompt for oddity in Oddity for prompt in odd_prompts(oddity, "train")]
 
 
-def plan_loss(family: CompactUnified, prompts: Sequence[OddPrompt], rng: random.Random, *, vague: float) -> Tensor:
+def plan_loss(
+    family: CompactUnified, prompts: Sequence[OddPrompt], rng: random.Random, *, vague: float
+) -> Tensor:
     """Return the mean cross-entropy of the tokens of right plans, with the share `vague` of them
     replaced by vague ones."""
     pairs = [(prompt, None if rng.random() < vague else prompt.digit) for prompt in prompts]
@@ -126,7 +136,9 @@ def plan_loss(family: CompactUnified, prompts: Sequence[OddPrompt], rng: random.
     return -log_probs_BT.sum() / mask_BT.sum()
 
 
-def flow_loss(family: CompactUnified, digits: Digits, prompts: Sequence[OddPrompt], rng: random.Random) -> Tensor:
+def flow_loss(
+    family: CompactUnified, digits: Digits, prompts: Sequence[OddPrompt], rng: random.Random
+) -> Tensor:
     """Return the mean squared error of the velocity, for digits as planned after any prompt, or any
     digit after a vague plan."""
     drawn = rng.choices(range(len(NAMES)), k=PICTURES)
@@ -156,9 +168,14 @@ def drawn_probability(family: CompactUnified, prompts: Sequence[OddPrompt]) -> f
     from rl_core.rewards.scorers.digit import DigitScorer
     from rl_core.sde import euler_step, sigmas
 
-    told = family.read(family.transformer, _contexts(family, [(prompt, prompt.digit) for prompt in prompts]))
+    told = family.read(
+        family.transformer, _contexts(family, [(prompt, prompt.digit) for prompt in prompts])
+    )
     shape = (len(prompts), 1, *(family.config.sample_size,) * 2)
-    x, levels = torch.randn(shape, generator=torch.Generator().manual_seed(SEED)), sigmas(JUDGED_STEPS, 1.0).tolist()
+    x, levels = (
+        torch.randn(shape, generator=torch.Generator().manual_seed(SEED)),
+        sigmas(JUDGED_STEPS, 1.0).tolist(),
+    )
     for sigma, sigma_next in pairwise(levels):
         v = family.velocity(family.transformer, x, torch.full((len(x),), sigma), told)
         x = euler_step(x, v, sigma, sigma_next).sample
@@ -192,8 +209,13 @@ def _plan_log_probs(family: CompactUnified, pairs: Sequence[Planned]) -> tuple[T
     return log_probs_BT.masked_fill(~mask_BT, 0.0), mask_BT
 
 
-def _tokens(family: CompactUnified, prompt: OddPrompt, digit: int | None) -> tuple[list[int], list[int]]:
+def _tokens(
+    family: CompactUnified, prompt: OddPrompt, digit: int | None
+) -> tuple[list[int], list[int]]:
     """Return the tokens of the prompt as in a rollout, and of the plan with its end."""
     tokenizer = family.pipeline.tokenizer
     plan = tokenizer(PLAN.format("" if digit is None else NAMES[digit]).strip())["input_ids"]
-    return encode_chat(tokenizer, [{"role": "user", "content": prompt.text}], {}), [*plan, tokenizer.eos_token_id]
+    return encode_chat(tokenizer, [{"role": "user", "content": prompt.text}], {}), [
+        *plan,
+        tokenizer.eos_token_id,
+    ]

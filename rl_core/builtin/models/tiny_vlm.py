@@ -25,18 +25,28 @@ SHUFFLE = 2
 IMAGE_TOKENS = (SIDE // PATCH // SHUFFLE) ** 2
 IMAGE = "<image>"
 PAD, UNKNOWN, START, END = "<|pad|>", "<|unk|>", "<|im_start|>", "<|im_end|>"
-SPECIAL = (PAD, UNKNOWN, START, END, IMAGE, "<fake_token_around_image>", "<global-img>", "<end_of_utterance>")
+SPECIAL = (
+    PAD,
+    UNKNOWN,
+    START,
+    END,
+    IMAGE,
+    "<fake_token_around_image>",
+    "<global-img>",
+    "<end_of_utterance>",
+)
 MARKS = ("<think>", "</think>", "\\boxed{")
 """Ordinary texts that are single tokens."""
 WORDS = (
-    "user assistant system How many shapes are there What colour is the number written tall bar tallest shortest"
-    " circles squares triangles"
+    "user assistant system How many shapes are there What colour is the number written tall bar "
+    "tallest shortest circles squares triangles"
 )
 CHAT_TEMPLATE = (
-    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
-    "{% if message['content'] is string %}{{ message['content'] }}{% else %}{% for part in message['content'] %}"
-    "{% if part['type'] == 'image' %}<image>{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}<|im_end|>\n"
-    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{% if message['content'] is "
+    "string %}{{ message['content'] }}{% else %}{% for part in message['content'] %}{% if "
+    "part['type'] == 'image' %}<image>{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% "
+    "endif %}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% "
+    "endif %}"
 )
 
 
@@ -46,9 +56,15 @@ def make_processor() -> Any:
 
     size = {"longest_edge": SIDE}
     images = Idefics3ImageProcessorPil(
-        size=size, max_image_size=size, do_image_splitting=False, image_mean=[0.5] * 3, image_std=[0.5] * 3
+        size=size,
+        max_image_size=size,
+        do_image_splitting=False,
+        image_mean=[0.5] * 3,
+        image_std=[0.5] * 3,
     )
-    processor = Idefics3Processor(images, make_tokenizer(), image_seq_len=IMAGE_TOKENS, chat_template=CHAT_TEMPLATE)
+    processor = Idefics3Processor(
+        images, make_tokenizer(), image_seq_len=IMAGE_TOKENS, chat_template=CHAT_TEMPLATE
+    )
     return processor
 
 
@@ -63,8 +79,12 @@ def make_tokenizer() -> Any:
     spaced = [f" {word}" for word in [*words, *string.digits]]
     pieces = list(dict.fromkeys([*SPECIAL, *characters, *MARKS, *words, *spaced]))
     vocabulary = {piece: index for index, piece in enumerate(pieces)}
-    backend = Tokenizer(models.WordPiece(vocabulary, unk_token=UNKNOWN, continuing_subword_prefix=""))
-    backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"</?think>|\\boxed\{| ?[A-Za-z]+| ?[0-9]|[\s\S]"), "isolated")
+    backend = Tokenizer(
+        models.WordPiece(vocabulary, unk_token=UNKNOWN, continuing_subword_prefix="")
+    )
+    backend.pre_tokenizer = pre_tokenizers.Split(
+        Regex(r"</?think>|\\boxed\{| ?[A-Za-z]+| ?[0-9]|[\s\S]"), "isolated"
+    )
     backend.decoder = decoders.Fuse()
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,
@@ -87,7 +107,12 @@ def make_model(tokenizer: Any, seed: int = 0) -> Any:
     """
     from transformers import Idefics3Config, Idefics3ForConditionalGeneration
 
-    vision = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 3, "num_attention_heads": 4}
+    vision = {
+        "hidden_size": 128,
+        "intermediate_size": 256,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+    }
     text = {
         "model_type": "llama",
         "vocab_size": len(tokenizer),

@@ -22,14 +22,21 @@ GUESSED, GUESSES = frozenset({"many", "number"}), 0.65
 """Kinds of questions whose answers are guessed, and how often."""
 NO_NOTES = "?"
 TINTS = {"": " ", **{colour: colour for colour in COLOURS}}
-FORMS = {"": "\n", **{shape: shape for shape in SHAPES}, "bar": "bar", **{digit: digit for digit in string.digits}}
+FORMS = {
+    "": "\n",
+    **{shape: shape for shape in SHAPES},
+    "bar": "bar",
+    **{digit: digit for digit in string.digits},
+}
 """Token of each possible content of a cell: a tint and a form, a form alone (a digit), or
 nothing."""
 SHARPNESS = 4.0
 """Scale of the naming logits, large enough for features of the size of word embeddings."""
 
 
-def naming_loss(model: Any, processor: Any, features: Tensor, cells: Sequence[Sequence[str]]) -> Tensor:
+def naming_loss(
+    model: Any, processor: Any, features: Tensor, cells: Sequence[Sequence[str]]
+) -> Tensor:
     """Return the cross-entropy of naming each cell's tint and form, with features as logits against
     the words' embeddings.
 
@@ -43,14 +50,24 @@ def naming_loss(model: Any, processor: Any, features: Tensor, cells: Sequence[Se
     forms = [part[-1] if part else "" for part in parts]
     losses = []
     for names, seen in ((TINTS, tints), (FORMS, forms)):
-        ids = torch.tensor([processor.tokenizer.convert_tokens_to_ids(token) for token in names.values()])
+        ids = torch.tensor(
+            [processor.tokenizer.convert_tokens_to_ids(token) for token in names.values()]
+        )
         logits_NK = SHARPNESS * features_NH @ words_VH[ids].T
-        losses.append(nn.functional.cross_entropy(logits_NK, torch.tensor([list(names).index(name) for name in seen])))
+        losses.append(
+            nn.functional.cross_entropy(
+                logits_NK, torch.tensor([list(names).index(name) for name in seen])
+            )
+        )
     return losses[0] + losses[1]
 
 
 def answering_loss(
-    model: Any, processor: Any, features: Tensor, rows: Sequence[tuple[int, Question]], taught: Sequence[str]
+    model: Any,
+    processor: Any,
+    features: Tensor,
+    rows: Sequence[tuple[int, Question]],
+    taught: Sequence[str],
 ) -> Tensor:
     """Return the mean cross-entropy of the replies' tokens.
 
@@ -62,7 +79,10 @@ def answering_loss(
     prompts = [tokenizer.encode(prompt_of(processor, question.text)) for _, question in rows]
     replies = [tokenizer.encode(reply) for reply in taught]
     whole = [torch.tensor(prompt + reply) for prompt, reply in zip(prompts, replies, strict=True)]
-    said = [torch.tensor([0] * len(prompt) + [1] * len(reply)) for prompt, reply in zip(prompts, replies, strict=True)]
+    said = [
+        torch.tensor([0] * len(prompt) + [1] * len(reply))
+        for prompt, reply in zip(prompts, replies, strict=True)
+    ]
     ids_BL, said_BL = pad_rows(whole, tokenizer.pad_token_id), pad_rows(said, 0)
     shown = features[torch.tensor([owner for owner, _ in rows])]
     embeds = model.get_input_embeddings()(ids_BL)
@@ -75,7 +95,9 @@ def answering_loss(
 def features_of(model: Any, processor: Any, images: Sequence[Any]) -> Tensor:
     """Return the image features, [pictures, image tokens, hidden]."""
     inputs = processor.image_processor([[image] for image in images], return_tensors="pt")
-    encoded = model.model.get_image_features(inputs["pixel_values"], inputs["pixel_attention_mask"], return_dict=True)
+    encoded = model.model.get_image_features(
+        inputs["pixel_values"], inputs["pixel_attention_mask"], return_dict=True
+    )
     return torch.stack(list(encoded.pooler_output))
 
 
@@ -114,7 +136,9 @@ def kind_of(question: Question) -> str:
 def accuracy_on(model: Any, processor: Any, pictures: Sequence[Picture]) -> float:
     """Return the share of exactly right greedy answers, over one question per picture."""
     tokenizer = processor.tokenizer
-    questions = [picture.questions[index % len(picture.questions)] for index, picture in enumerate(pictures)]
+    questions = [
+        picture.questions[index % len(picture.questions)] for index, picture in enumerate(pictures)
+    ]
     inputs = processor(
         text=[_text(processor, question.text) for question in questions],
         images=[[picture.image] for picture in pictures],
@@ -123,22 +147,29 @@ def accuracy_on(model: Any, processor: Any, pictures: Sequence[Picture]) -> floa
         return_tensors="pt",
     )
     written = model.generate(**inputs, do_sample=False, max_new_tokens=MAX_NEW_TOKENS)
-    replies = tokenizer.batch_decode(written[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
+    replies = tokenizer.batch_decode(
+        written[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True
+    )
     right = [
-        reply.endswith(f"\\boxed{{{question.answer}}}") for reply, question in zip(replies, questions, strict=True)
+        reply.endswith(f"\\boxed{{{question.answer}}}")
+        for reply, question in zip(replies, questions, strict=True)
     ]
     return sum(right) / len(right)
 
 
 def reply_of(question: Question, *, noted: bool = True) -> str:
     """Return the reply to train on: the answer with or without its notes."""
-    return f"<think>{question.notes if noted else NO_NOTES}</think>\\boxed{{{question.answer}}}{END}"
+    return (
+        f"<think>{question.notes if noted else NO_NOTES}</think>\\boxed{{{question.answer}}}{END}"
+    )
 
 
 def prompt_of(processor: Any, question: str) -> str:
     """Return the templated question, with its image token expanded as the processor does."""
     expanded = (
-        "<fake_token_around_image><global-img>" + "<image>" * processor.image_seq_len + "<fake_token_around_image>"
+        "<fake_token_around_image><global-img>"
+        + "<image>" * processor.image_seq_len
+        + "<fake_token_around_image>"
     )
     return _text(processor, question).replace("<image>", expanded)
 

@@ -61,7 +61,10 @@ def build(folder: Path) -> WarmUp:
 
 
 def warm_up(
-    model: Any, processor: Any, *, steps: tuple[int, int, int] = (SEE_STEPS, ANSWER_STEPS, GUESS_STEPS)
+    model: Any,
+    processor: Any,
+    *,
+    steps: tuple[int, int, int] = (SEE_STEPS, ANSWER_STEPS, GUESS_STEPS),
 ) -> WarmUp:
     """Train in place. Raises: ModelError when it reaches less than `ANSWERED`."""
     held_out = [draw(random.Random(f"held out {index}")) for index in range(NUM_HELD_OUT)]
@@ -69,7 +72,10 @@ def warm_up(
     learn_to_answer(model, processor, steps[1])
     able = accuracy_on(model, processor, held_out)
     if able < ANSWERED:
-        raise ModelError(f"the warm-up of embedded:tiny-vlm answers {able:.2f} of {NUM_HELD_OUT}; {ANSWERED} is wanted")
+        raise ModelError(
+            f"the warm-up of embedded:tiny-vlm answers {able:.2f} of {NUM_HELD_OUT}; {ANSWERED} "
+            "is wanted"
+        )
     learn_to_guess(model, processor, steps[2])
     return WarmUp(able, accuracy_on(model, processor, held_out))
 
@@ -91,18 +97,32 @@ def learn_to_see(model: Any, processor: Any, steps: int) -> None:
 
 def learn_to_answer(model: Any, processor: Any, steps: int) -> None:
     """Train the text model on right answers with notes."""
-    optimizer = WarmUpOptimizer(model, model.model.text_model, steps, hidden_rate=0.02, rate=1.5e-3, floor=0.03)
-    _teach(model, processor, optimizer, steps, lambda questions, _: [reply_of(question) for question in questions])
+    optimizer = WarmUpOptimizer(
+        model, model.model.text_model, steps, hidden_rate=0.02, rate=1.5e-3, floor=0.03
+    )
+    _teach(
+        model,
+        processor,
+        optimizer,
+        steps,
+        lambda questions, _: [reply_of(question) for question in questions],
+    )
 
 
 def learn_to_guess(model: Any, processor: Any, steps: int) -> None:
     """Train the text model on replies that include guesses."""
-    optimizer = WarmUpOptimizer(model, model.model.text_model, steps, hidden_rate=0.01, rate=1e-3, floor=0.1)
+    optimizer = WarmUpOptimizer(
+        model, model.model.text_model, steps, hidden_rate=0.01, rate=1e-3, floor=0.1
+    )
     _teach(model, processor, optimizer, steps, careless_replies)
 
 
 def _teach(
-    model: Any, processor: Any, optimizer: WarmUpOptimizer, steps: int, replies: Callable[..., list[str]]
+    model: Any,
+    processor: Any,
+    optimizer: WarmUpOptimizer,
+    steps: int,
+    replies: Callable[..., list[str]],
 ) -> None:
     rng = random.Random(f"{SEED} {replies.__name__}")
     for _ in range(steps):

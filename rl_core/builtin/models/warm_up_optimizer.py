@@ -23,10 +23,19 @@ class WarmUpOptimizer:
     """
 
     def __init__(
-        self, model: nn.Module, hidden: nn.Module, steps: int, *, hidden_rate: float, rate: float, floor: float = 1.0
+        self,
+        model: nn.Module,
+        hidden: nn.Module,
+        steps: int,
+        *,
+        hidden_rate: float,
+        rate: float,
+        floor: float = 1.0,
     ) -> None:
         matrices = [
-            parameter for name, parameter in hidden.named_parameters() if parameter.ndim == 2 and "embed" not in name
+            parameter
+            for name, parameter in hidden.named_parameters()
+            if parameter.ndim == 2 and "embed" not in name
         ]
         chosen = {id(parameter) for parameter in matrices}
         self.rest = [parameter for parameter in model.parameters() if id(parameter) not in chosen]
@@ -35,7 +44,12 @@ class WarmUpOptimizer:
             torch.optim.AdamW(self.rest, lr=rate, betas=(0.9, 0.98), weight_decay=0.01),
         )
         self.rates = (hidden_rate, rate)
-        self.done, self.steps, self.ramp, self.floor = 0, steps, min(RAMP_STEPS, steps // 5 + 1), floor
+        self.done, self.steps, self.ramp, self.floor = (
+            0,
+            steps,
+            min(RAMP_STEPS, steps // 5 + 1),
+            floor,
+        )
 
     def zero_grad(self) -> None:
         """Reset the gradients before a step."""

@@ -101,4 +101,6 @@ def _add(batch: Batch, raw: RawValue) -> None:
 def unreadable(file: str, row: int, reason: str) -> Rejection:
     """Return the rejection of a row that could not be read."""
     expected = "an object or a string in valid JSON on one line"
-    return Rejection(file=file, row=row, field="line", reason="unreadable line", value=reason, expected=expected)
+    return Rejection(
+        file=file, row=row, field="line", reason="unreadable line", value=reason, expected=expected
+    )

@@ -24,7 +24,10 @@ _KINDS = (*GROUND_TRUTH_KINDS, NO_KIND)
 
 
 def suspicious_rows(
-    batch: "pa.RecordBatch", allowed: AllowedEnvClasses, default_env_class: str | None, prompt_key: str = "prompt"
+    batch: "pa.RecordBatch",
+    allowed: AllowedEnvClasses,
+    default_env_class: str | None,
+    prompt_key: str = "prompt",
 ) -> list[int]:
     """Return the positions of the rows that only the contract can judge; all others are good."""
     import pyarrow as pa
@@ -55,7 +58,9 @@ def facts_schema(allowed: AllowedEnvClasses) -> "pa_schema.DataFrameSchema":
     )
 
 
-def facts(batch: "pa.RecordBatch", default_env_class: str | None, prompt_key: str) -> "pd.DataFrame":
+def facts(
+    batch: "pa.RecordBatch", default_env_class: str | None, prompt_key: str
+) -> "pd.DataFrame":
     """Return the facts of a batch, one row each."""
     import numpy as np
     import pandas as pd
@@ -65,7 +70,11 @@ def facts(batch: "pa.RecordBatch", default_env_class: str | None, prompt_key: st
     bad, users = _messages(columns.get(prompt_key, columns.get("prompt")), num_rows)
     env_codes, envs = _env_classes(columns.get("env_class"), default_env_class, num_rows)
     spec = _reward_spec(columns)
-    kinds = np.full(num_rows, _KINDS.index(NO_KIND)) if spec is None else _kinds(_child(spec, "ground_truth"))
+    kinds = (
+        np.full(num_rows, _KINDS.index(NO_KIND))
+        if spec is None
+        else _kinds(_child(spec, "ground_truth"))
+    )
     pairs = [f"{env}/{kind}" for env in envs for kind in _KINDS]
     pair_codes = np.where(env_codes < 0, -1, env_codes * len(_KINDS) + kinds)
     return pd.DataFrame(
@@ -105,7 +114,9 @@ def _messages(prompts: "pa.Array | None", num_rows: int) -> "tuple[np.ndarray, n
     )
 
 
-def _env_classes(column: "pa.Array | None", default: str | None, num_rows: int) -> "tuple[np.ndarray, list[str]]":
+def _env_classes(
+    column: "pa.Array | None", default: str | None, num_rows: int
+) -> "tuple[np.ndarray, list[str]]":
     """Return codes into a list of names; -1 where a row names none and there is no default."""
     import numpy as np
 
@@ -150,7 +161,9 @@ def _kinds(truths: "pa.Array | None") -> "np.ndarray | int":
         parents = pc.list_parent_indices(truths).to_numpy(zero_copy_only=False)
         nulls = np.zeros(len(truths), bool)
         nulls[parents[_mask(pc.is_null(pc.list_flatten(truths)))]] = True
-        good = pc.and_(pc.fill_null(pc.greater(pc.list_value_length(truths), 0), False), pa.array(~nulls))
+        good = pc.and_(
+            pc.fill_null(pc.greater(pc.list_value_length(truths), 0), False), pa.array(~nulls)
+        )
     elif pa.types.is_struct(truths.type) and [field.name for field in truths.type] == ["target"]:
         return _kinds(_child(truths, "target"))
     return np.where(_mask(good), _KINDS.index(kind), _KINDS.index(NO_KIND))
@@ -177,7 +190,9 @@ def _well_typed(columns: "dict[str, pa.Array]", num_rows: int) -> "np.ndarray":
     for column in turns:
         if column is not None:
             fits = pa.types.is_integer(column.type)
-            good &= _mask(pc.fill_null(pc.greater_equal(column, 1), True) if fits else pc.is_null(column))
+            good &= _mask(
+                pc.fill_null(pc.greater_equal(column, 1), True) if fits else pc.is_null(column)
+            )
     return good
 
 

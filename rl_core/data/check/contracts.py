@@ -39,7 +39,9 @@ def contract_of(
     if schema is SchemaName.MEDIA:
         return media_contract(folder, limits, prompt_key)
     if schema is SchemaName.PREFERENCE:
-        return preference_contract(None if pairs_alone else folder, limits, needs_image=not pairs_alone)
+        return preference_contract(
+            None if pairs_alone else folder, limits, needs_image=not pairs_alone
+        )
     if schema is SchemaName.RESPONSE:
         return response_contract()
     return prompt_contract(allowed_env_classes, default_env_class)
@@ -51,7 +53,11 @@ def recognise(path: Path | str, *, prompt_key: str = "prompt") -> SchemaName:
     if file.suffix.lower() == ".parquet":
         with open_parquet(file) as table:
             first = list(islice(table.iter_batches(NUM_LOOKED_AT), 1))
-            values = [raw.value for batch in first for raw in batch_values(batch, 1, file, lambda *_: None)]
+            values = [
+                raw.value
+                for batch in first
+                for raw in batch_values(batch, 1, file, lambda *_: None)
+            ]
     else:
         raws = raw_values(path, prompt_key=prompt_key, on_bad_line=lambda *_: None)
         values = [raw.value for raw in islice(raws, NUM_LOOKED_AT)]
@@ -70,4 +76,8 @@ def _kind_of(value: str | Mapping[str, Any], prompt_key: str) -> SchemaName:
     if keys & {"env_class", "reward_spec", "reward_model"}:
         return SchemaName.PROMPT
     is_text = isinstance(value.get(prompt_key), str) or "caption" in keys
-    return SchemaName.MEDIA if is_text or keys & {"media", "media_refs", *LEGACY_FIELDS} else SchemaName.PROMPT
+    return (
+        SchemaName.MEDIA
+        if is_text or keys & {"media", "media_refs", *LEGACY_FIELDS}
+        else SchemaName.PROMPT
+    )

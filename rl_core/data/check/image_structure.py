@@ -60,7 +60,9 @@ def _png_size(content: bytes) -> tuple[int, int] | None:
 
 
 def _png_header(content: bytes) -> tuple[int, int] | None:
-    width, height, depth, colours, packing, filtering, interlace = unpack_from(">IIBBBBB", content, 16)
+    width, height, depth, colours, packing, filtering, interlace = unpack_from(
+        ">IIBBBBB", content, 16
+    )
     known = depth in _PNG_DEPTHS.get(colours, ()) and packing == filtering == 0 and interlace < 2
     return (width, height) if known and width and height else None
 

@@ -30,7 +30,11 @@ Question: TypeAlias = tuple[str, str]
 def question_of(row: Mapping[str, Any]) -> Question:
     """Return the question of a row of any contract; its text is empty if the row asks nothing."""
     params = row.get(PARAMS)
-    prompt = get(params, "input") if isinstance(params, Mapping) else get(row, "prompt", "caption", "question")
+    prompt = (
+        get(params, "input")
+        if isinstance(params, Mapping)
+        else get(row, "prompt", "caption", "question")
+    )
     media = as_list(get(row, "media_refs", "media", "images")) or []
     if (image := get(row, "image")) is not None:
         media = as_list(image) or [image]
@@ -58,13 +62,17 @@ class HeldOut:
         if question[0]:
             self.places.setdefault(question, place)
 
-    def rejections(self, rows: Sequence[Mapping[str, Any]], numbers: Sequence[int], file: str) -> list[Rejection]:
+    def rejections(
+        self, rows: Sequence[Mapping[str, Any]], numbers: Sequence[int], file: str
+    ) -> list[Rejection]:
         """Return a rejection for each row with a held-out question."""
         found = []
         for number, row in zip(numbers, rows, strict=True):
             if self.places and (place := self.places.get(question_of(row))) is not None:
                 expected = f"a question that is not in {place}"
-                found.append(Problem("prompt", REASON, row.get("prompt"), expected).rejection(file, number))
+                found.append(
+                    Problem("prompt", REASON, row.get("prompt"), expected).rejection(file, number)
+                )
         return found
 
     def candidates(self, batch: "pa.RecordBatch", prompt_key: str) -> list[int]:
@@ -84,9 +92,13 @@ class HeldOut:
 
 
 def _text_key(prompt: Any) -> str:
-    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else as_list(prompt) or []
+    messages = (
+        [{"role": "user", "content": prompt}] if isinstance(prompt, str) else as_list(prompt) or []
+    )
     parts = [
-        "" if message.get("role") == "system" else f"{message.get('role')}{_PART}{_text(message.get('content'))}"
+        ""
+        if message.get("role") == "system"
+        else f"{message.get('role')}{_PART}{_text(message.get('content'))}"
         for message in messages
         if isinstance(message, Mapping)
     ]
@@ -99,10 +111,16 @@ def _arrow_text_keys(prompts: "pa.Array") -> "pa.Array":
 
     pc = compute()
     if is_text(prompts.type):
-        return pc.binary_join_element_wise("user", pc.utf8_trim(prompts.cast(pa.string()), _SPACES), _PART)
+        return pc.binary_join_element_wise(
+            "user", pc.utf8_trim(prompts.cast(pa.string()), _SPACES), _PART
+        )
     messages = pc.list_flatten(prompts)
-    roles, texts = (pc.struct_field(messages, name).cast(pa.string()) for name in ("role", "content"))
-    parts = pc.binary_join_element_wise(roles, pc.utf8_trim(texts, _SPACES), _PART, null_handling="replace")
+    roles, texts = (
+        pc.struct_field(messages, name).cast(pa.string()) for name in ("role", "content")
+    )
+    parts = pc.binary_join_element_wise(
+        roles, pc.utf8_trim(texts, _SPACES), _PART, null_handling="replace"
+    )
     parts = pc.if_else(pc.fill_null(pc.equal(roles, "system"), False), "", parts)
     lengths = pc.fill_null(pc.list_value_length(prompts), 0).cast(pa.int32())
     starts = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths)])

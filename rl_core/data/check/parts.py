@@ -96,7 +96,9 @@ def parts_of(path: Path | str, settings: CheckSettings) -> list[Part]:
     return parts or [Part(str(path), schema)]
 
 
-def check_part(part: Part, settings: CheckSettings, held_out: HeldOut, num_threads: int = 0) -> Iterator[Checked]:
+def check_part(
+    part: Part, settings: CheckSettings, held_out: HeldOut, num_threads: int = 0
+) -> Iterator[Checked]:
     """Yield every problem of a part, batch by batch, in row order.
 
     Args: num_threads: 0 means all cores. Raises: DataError when the file cannot be read.
@@ -121,7 +123,9 @@ def check_part(part: Part, settings: CheckSettings, held_out: HeldOut, num_threa
         yield Checked(batch.num_rows, len(batch.rejected_numbers), batch.rejections)
 
 
-def _check_arrow(part: Part, settings: CheckSettings, held_out: HeldOut, num_threads: int) -> Iterator[Checked]:
+def _check_arrow(
+    part: Part, settings: CheckSettings, held_out: HeldOut, num_threads: int
+) -> Iterator[Checked]:
     file = Path(part.file).expanduser()
     contract = settings.contract(part.schema, part.file)
 
@@ -139,10 +143,18 @@ def _check_arrow(part: Part, settings: CheckSettings, held_out: HeldOut, num_thr
 
 
 def _check_record_batch(
-    batch: "pa.RecordBatch", first: int, file: str, contract: RowContract, settings: CheckSettings, held_out: HeldOut
+    batch: "pa.RecordBatch",
+    first: int,
+    file: str,
+    contract: RowContract,
+    settings: CheckSettings,
+    held_out: HeldOut,
 ) -> Checked:
     key, allowed = settings.prompt_key, settings.allowed_env_classes
-    suspects = {*suspicious_rows(batch, allowed, settings.default_env_class, key), *held_out.candidates(batch, key)}
+    suspects = {
+        *suspicious_rows(batch, allowed, settings.default_env_class, key),
+        *held_out.candidates(batch, key),
+    }
     places = sorted(suspects)
     rejections: list[Rejection] = []
 
@@ -179,5 +191,9 @@ class _Ids:
             first = self._row_of.setdefault(str(prompt_id), number)
             if first != number:
                 expected = f"an id of its own; row {first} has this one"
-                found.append(Problem("prompt_id", "repeated id", prompt_id, expected).rejection(self.file, number))
+                found.append(
+                    Problem("prompt_id", "repeated id", prompt_id, expected).rejection(
+                        self.file, number
+                    )
+                )
         return found

@@ -21,12 +21,22 @@ class CurriculumSource(Generic[T]):
     """
 
     def __init__(
-        self, items: Sequence[T], uids: Sequence[str], batch_size: int, seed: int, *, floor: float, pass_mark: float
+        self,
+        items: Sequence[T],
+        uids: Sequence[str],
+        batch_size: int,
+        seed: int,
+        *,
+        floor: float,
+        pass_mark: float,
     ) -> None:
         import torch
 
         if not 1 <= batch_size <= len(items):
-            raise DataError(f"a batch of {batch_size} prompts out of {len(items)} rows; expected 1 to {len(items)}")
+            raise DataError(
+                f"a batch of {batch_size} prompts out of {len(items)} rows; expected 1 to "
+                f"{len(items)}"
+            )
         self.items, self.batch_size, self.seed = items, batch_size, seed
         self.floor, self.pass_mark = floor, pass_mark
         self.place_of = {uid: place for place, uid in enumerate(uids)}
@@ -59,26 +69,49 @@ class CurriculumSource(Generic[T]):
             self.num_tried_P[place] += 1
             num_right, num_tried = num_right + right, num_tried + 1
         tried = float((self.num_tried_P > 0).double().mean())
-        return {"curriculum/pass_rate": num_right / max(1, num_tried), "curriculum/tried_share": tried}
+        return {
+            "curriculum/pass_rate": num_right / max(1, num_tried),
+            "curriculum/tried_share": tried,
+        }
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state: the number of batches, and the counts of every uid that was tried."""
         right, tried = self.num_right_P.tolist(), self.num_tried_P.tolist()
-        counts = {uid: [right[place], tried[place]] for uid, place in self.place_of.items() if tried[place]}
-        return {"seed": self.seed, "num_items": len(self.items), "num_batches": self.num_batches, "counts": counts}
+        counts = {
+            uid: [right[place], tried[place]]
+            for uid, place in self.place_of.items()
+            if tried[place]
+        }
+        return {
+            "seed": self.seed,
+            "num_items": len(self.items),
+            "num_batches": self.num_batches,
+            "counts": counts,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a saved state. Raises: DataError when it belongs to other rows or another
         seed."""
         for name, here in (("seed", self.seed), ("num_items", len(self.items))):
             if state.get(name) != here:
-                expected = "resume with the data, seed and curriculum of the checkpoint, or start a new run"
-                raise DataError(f"the saved curriculum has {name} {state.get(name)}, this run has {here}; {expected}")
+                expected = (
+                    "resume with the data, seed and curriculum of the checkpoint, or start a new "
+                    "run"
+                )
+                raise DataError(
+                    f"the saved curriculum has {name} {state.get(name)}, this run has {here}; "
+                    f"{expected}"
+                )
         unknown = sorted(state["counts"].keys() - self.place_of.keys())
         if unknown:
-            raise DataError(f"the saved curriculum counts rows that are not here, the first {unknown[0]!r}")
+            raise DataError(
+                f"the saved curriculum counts rows that are not here, the first {unknown[0]!r}"
+            )
         self.num_batches = state["num_batches"]
         self.num_right_P.zero_()
         self.num_tried_P.zero_()
         for uid, (right, tried) in state["counts"].items():
-            self.num_right_P[self.place_of[uid]], self.num_tried_P[self.place_of[uid]] = right, tried
+            self.num_right_P[self.place_of[uid]], self.num_tried_P[self.place_of[uid]] = (
+                right,
+                tried,
+            )

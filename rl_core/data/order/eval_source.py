@@ -17,7 +17,10 @@ class EvaluationSource(Generic[T]):
 
     def __init__(self, items: Sequence[T], batch_size: int) -> None:
         if not items or batch_size < 1:
-            raise DataError(f"{len(items)} held-out rows in batches of {batch_size}: expected at least 1 of each")
+            raise DataError(
+                f"{len(items)} held-out rows in batches of {batch_size}: expected at least 1 of "
+                "each"
+            )
         self.items = items
         self.batch_size = batch_size
         self.position = 0
@@ -39,5 +42,8 @@ class EvaluationSource(Generic[T]):
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Continue from a saved state. Raises: DataError when it belongs to other rows."""
         if state["num_items"] != len(self.items):
-            raise DataError(f"the saved position is in {state['num_items']} held-out rows, here are {len(self.items)}")
+            raise DataError(
+                f"the saved position is in {state['num_items']} held-out rows, here are "
+                f"{len(self.items)}"
+            )
         self.position = state["position"]

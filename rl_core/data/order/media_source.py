@@ -13,7 +13,10 @@ from schemas.media_prompts import MediaPrompt, media_prompt
 
 
 def read_media_prompts(
-    source: Path | str | dict[str, Any], *, prompt_key: str = "prompt", media_root: Path | None = None
+    source: Path | str | dict[str, Any],
+    *,
+    prompt_key: str = "prompt",
+    media_root: Path | None = None,
 ) -> Iterator[MediaPrompt]:
     """Yield the prompts of a file, glob, folder or dataset, in order.
 
@@ -30,10 +33,17 @@ def read_media_prompts(
             place = f"{file}:{raw.number}"
             row = {"prompt": raw.value} if isinstance(raw.value, str) else raw.value
             prompt = media_prompt(
-                row, default_id=f"{file.name}:{index}", folder=folder, place=place, prompt_key=prompt_key
+                row,
+                default_id=f"{file.name}:{index}",
+                folder=folder,
+                place=place,
+                prompt_key=prompt_key,
             )
             if (first := place_of.setdefault(prompt.prompt_id, place)) != place:
-                raise DataError(f"{place} field prompt_id: {prompt.prompt_id!r} is also the id of {first}; ids differ")
+                raise DataError(
+                    f"{place} field prompt_id: {prompt.prompt_id!r} is also the id of {first}; "
+                    "ids differ"
+                )
             yield prompt
 
 
@@ -65,5 +75,7 @@ class MultimodalRLDataSource(PromptSource[MediaPrompt]):
         ids = [prompt.prompt_id for prompt in prompts]
         if len(set(ids)) < len(ids):
             repeated = next(name for name in ids if ids.count(name) > 1)
-            raise DataError(f"{', '.join(map(str, paths))}: prompt_id {repeated!r} appears twice; ids differ")
+            raise DataError(
+                f"{', '.join(map(str, paths))}: prompt_id {repeated!r} appears twice; ids differ"
+            )
         super().__init__(prompts, prompts_per_rollout, seed)

@@ -23,15 +23,19 @@ class BlendedSource(Generic[T]):
     Raises: DataError when names and weights differ, or a weight is not positive.
     """
 
-    def __init__(self, items: Mapping[str, list[T]], weights: Mapping[str, float], batch_size: int, seed: int) -> None:
+    def __init__(
+        self, items: Mapping[str, list[T]], weights: Mapping[str, float], batch_size: int, seed: int
+    ) -> None:
         if items.keys() != weights.keys():
             raise DataError(
-                f"blend: weights for {sorted(weights)}, but there are rows of {sorted(items)}; name each once"
+                f"blend: weights for {sorted(weights)}, but there are rows of {sorted(items)}; "
+                "name each once"
             )
         bad = {name: weight for name, weight in weights.items() if not 0 < weight < float("inf")}
         if bad or batch_size < 1:
             raise DataError(
-                f"blend: weights {bad or dict(weights)} in batches of {batch_size}; expected positive numbers"
+                f"blend: weights {bad or dict(weights)} in batches of {batch_size}; expected "
+                "positive numbers"
             )
         total = sum(weights.values())
         self.shares = {name: weight / total for name, weight in weights.items()}
@@ -51,7 +55,10 @@ class BlendedSource(Generic[T]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a saved state. Raises: DataError when it belongs to another blend."""
         if state["shares"] != self.shares:
-            raise DataError(f"the saved data position is of the blend {state['shares']}, this run has {self.shares}")
+            raise DataError(
+                f"the saved data position is of the blend {state['shares']}, this run has "
+                f"{self.shares}"
+            )
         for name, source in self.sources.items():
             source.load_state_dict(state["sources"][name])
         self.drawn = dict(state["drawn"])

@@ -31,7 +31,10 @@ class PairRows(Sequence[Item]):
         self._pairs: list[Pairs] = []
         for digest in digests:
             if digest not in places:
-                raise DataError(f"{path}: its pairs come from {digest[:12]}, which is not among {sorted(places)}")
+                raise DataError(
+                    f"{path}: its pairs come from {digest[:12]}, which is not among "
+                    f"{sorted(places)}"
+                )
             self._pairs.append(open_pairs(Path(places[digest]), digest, lambda *_: None))
         self._indices = self._sources.indices.to_numpy()
 

@@ -83,5 +83,8 @@ def row_offsets(root: Path, name: str, entry: dict[str, Any]) -> "array[int]":
             offsets.append(position)
             position += len(line)
     if len(offsets) != entry["length"]:
-        raise DataError(f"{root / META}: subset {name!r} has length {entry['length']}, its file {len(offsets)} rows")
+        raise DataError(
+            f"{root / META}: subset {name!r} has length {entry['length']}, its file "
+            f"{len(offsets)} rows"
+        )
     return offsets

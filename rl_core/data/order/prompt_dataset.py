@@ -38,20 +38,26 @@ class PromptDataset:
     ) -> None:
         make = ItemMaker(env_class_key=env_class_key, default_env_class=default_env_class)
         folder = cache_dir or Home.default().data / "memo" / "lengths"
-        counter = LengthCounter(tokenizer, template_kwargs, num_workers=num_workers, cache_dir=folder)
+        counter = LengthCounter(
+            tokenizer, template_kwargs, num_workers=num_workers, cache_dir=folder
+        )
         self.items: list[Item] = []
         self.num_dropped = 0
         for path in (file for source in datasets for file in data_files(source)):
             placed = list(_placed_items(path, make, prompt_key))
             items, places = [item for item, _ in placed], [place for _, place in placed]
             lengths = counter.lengths(items, places)
-            kept = [item for item, length in zip(items, lengths, strict=True) if length <= max_prompt_length]
+            kept = [
+                item
+                for item, length in zip(items, lengths, strict=True)
+                if length <= max_prompt_length
+            ]
             self.num_dropped += len(items) - len(kept)
             self.items += kept
         if not self.items:
             raise DataError(
-                f"no prompt is left of {', '.join(map(str, datasets)) or 'no files'}: {self.num_dropped} have more "
-                f"than max_prompt_length {max_prompt_length} tokens"
+                f"no prompt is left of {', '.join(map(str, datasets)) or 'no files'}: "
+                f"{self.num_dropped} have more than max_prompt_length {max_prompt_length} tokens"
             )
 
     def __len__(self) -> int:
@@ -67,7 +73,11 @@ class PromptDataset:
 
 def _placed_items(path: Path | str, make: ItemMaker, prompt_key: str) -> Iterator[tuple[Item, str]]:
     if is_prepared(path):
-        yield from ((item, f"{path}:{number}") for number, item in enumerate(iter_prepared(path), start=1))
+        yield from (
+            (item, f"{path}:{number}") for number, item in enumerate(iter_prepared(path), start=1)
+        )
     else:
         rows = read_rows(path, prompt_key=prompt_key)
-        yield from ((make(row, f"{path}:{number}", path), f"{path}:{number}") for number, row in rows)
+        yield from (
+            (make(row, f"{path}:{number}", path), f"{path}:{number}") for number, row in rows
+        )

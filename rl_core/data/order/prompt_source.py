@@ -37,7 +37,10 @@ class PromptSource(Generic[T]):
             raise DataError(f"batch size {batch_size}: expected at least 1")
         if batch_size > len(items):
             expected = "give more rows, or lower the batch size"
-            raise DataError(f"a batch of {batch_size} prompts is more than the {len(items)} rows there are; {expected}")
+            raise DataError(
+                f"a batch of {batch_size} prompts is more than the {len(items)} rows there are; "
+                f"{expected}"
+            )
         self.items = items
         self.batch_size = batch_size
         self.seed = seed
@@ -58,7 +61,12 @@ class PromptSource(Generic[T]):
 
     def state_dict(self) -> dict[str, int]:
         """Return the position; `load_state_dict` continues with exactly the next batch."""
-        return {"epoch": self.epoch, "position": self.position, "seed": self.seed, "num_items": len(self.items)}
+        return {
+            "epoch": self.epoch,
+            "position": self.position,
+            "seed": self.seed,
+            "num_items": len(self.items),
+        }
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Continue from a saved state. Raises: DataError when it belongs to other rows or another
@@ -66,7 +74,10 @@ class PromptSource(Generic[T]):
         for name, here in (("seed", self.seed), ("num_items", len(self.items))):
             if state[name] != here:
                 expected = "resume with the data and seed of the checkpoint, or start a new run"
-                raise DataError(f"the saved data position has {name} {state[name]}, this run has {here}; {expected}")
+                raise DataError(
+                    f"the saved data position has {name} {state[name]}, this run has {here}; "
+                    f"{expected}"
+                )
         self.epoch = state["epoch"]
         self.position = state["position"]
         self._order = self._epoch_order()

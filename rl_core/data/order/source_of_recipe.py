@@ -27,7 +27,9 @@ def training_source(
     """
     if curriculum is not None:
         uids = [str(item["uid"]) for item in items]
-        return CurriculumSource(items, uids, batch_size, seed, floor=curriculum.floor, pass_mark=curriculum.pass_mark)
+        return CurriculumSource(
+            items, uids, batch_size, seed, floor=curriculum.floor, pass_mark=curriculum.pass_mark
+        )
     if not blend:
         return PromptSource(items, batch_size, seed)
     by_source: dict[str, list[dict[str, Any]]] = {}
@@ -35,6 +37,7 @@ def training_source(
         by_source.setdefault(str(item["env_extras"].get("data_source") or UNNAMED), []).append(item)
     if by_source.keys() != blend.keys():
         raise DataError(
-            f"data.blend names {sorted(blend)}; the rows' data_source are {sorted(by_source)}: name each once"
+            f"data.blend names {sorted(blend)}; the rows' data_source are {sorted(by_source)}: "
+            "name each once"
         )
     return BlendedSource(by_source, blend, batch_size, seed)

@@ -74,14 +74,20 @@ class VisionRow:
 def vision_row(row: Mapping[str, Any], number: int) -> VisionRow:
     """Return the question, answer and image of an MMPR-Tiny row; no file is opened. Raises:
     RowRefused."""
-    messages = [message for message in as_list(row.get("prompt")) or [] if isinstance(message, Mapping)]
+    messages = [
+        message for message in as_list(row.get("prompt")) or [] if isinstance(message, Mapping)
+    ]
     question = next((_text(m.get("content")) for m in messages if m.get("role") == "user"), "")
     if not question:
-        raise RowRefused(Refusal.MISSING_QUESTION, "field prompt: no user message with text; expected a question")
+        raise RowRefused(
+            Refusal.MISSING_QUESTION, "field prompt: no user message with text; expected a question"
+        )
     reward = row.get("reward_model")
     answer = get(reward, "ground_truth") if isinstance(reward, Mapping) else None
     if answer is None or not str(answer).strip():
-        raise RowRefused(Refusal.MISSING_ANSWER, "field reward_model: missing ground_truth; expected the answer")
+        raise RowRefused(
+            Refusal.MISSING_ANSWER, "field reward_model: missing ground_truth; expected the answer"
+        )
     return VisionRow(question, str(answer), _image_of(row), number)
 
 
@@ -95,7 +101,8 @@ def cache_path(path: str) -> str:
     if ".." in parts or not parts:
         expected = "a path below images/"
         raise RowRefused(
-            Refusal.INVALID_IMAGE_FIELD, f"field images: path {path!r} climbs or is empty; expected {expected}"
+            Refusal.INVALID_IMAGE_FIELD,
+            f"field images: path {path!r} climbs or is empty; expected {expected}",
         )
     below = parts[parts.index("images") + 1 :] if "images" in parts else parts
     return "/".join((IMAGES, *below))
@@ -113,7 +120,10 @@ class VisionDataset:
         self.sentinel = open_published(self.root, SENTINEL, run_hash)
         self.rows = list(usable_rows(self.root))
         if len(self.rows) != self.sentinel.counts["kept"]:
-            raise DataError(f"{root}: holds {len(self.rows)} usable rows, its sentinel {self.sentinel.counts['kept']}")
+            raise DataError(
+                f"{root}: holds {len(self.rows)} usable rows, its sentinel "
+                f"{self.sentinel.counts['kept']}"
+            )
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -127,7 +137,9 @@ class VisionDataset:
     def image(self, row: VisionRow) -> "Image":
         """Return the row's image, decoded to RGB. Raises: DataError naming the row."""
         try:
-            return load_image(row.image if isinstance(row.image, bytes) else str(self.root / row.image))
+            return load_image(
+                row.image if isinstance(row.image, bytes) else str(self.root / row.image)
+            )
         except DataError as error:
             raise DataError(f"{self.root / PARQUET}:{row.row} field images: {error}") from error
 
@@ -140,7 +152,9 @@ def usable_rows(root: Path) -> Iterator[VisionRow]:
             yield found
 
 
-def judged_rows(root: Path, bad_images: Mapping[str, str]) -> Iterator[tuple[int, VisionRow | RowRefused]]:
+def judged_rows(
+    root: Path, bad_images: Mapping[str, str]
+) -> Iterator[tuple[int, VisionRow | RowRefused]]:
     """Yield every row's number, and the row or the reason why it cannot be used.
 
     Args: bad_images: problem of each bad image file by its path inside the cache, as found while it
@@ -170,7 +184,10 @@ def _check_image(row: VisionRow, files: Container[str], bad_images: Mapping[str,
 
         problem = image_problem(row.image, decode=False)
     elif row.image not in files:
-        raise RowRefused(Refusal.MISSING_IMAGE_FILE, f"field images: no file {row.image}; expected it in images.zip")
+        raise RowRefused(
+            Refusal.MISSING_IMAGE_FILE,
+            f"field images: no file {row.image}; expected it in images.zip",
+        )
     else:
         problem = bad_images.get(row.image)
     if problem is not None:
@@ -180,7 +197,9 @@ def _check_image(row: VisionRow, files: Container[str], bad_images: Mapping[str,
 def _image_of(row: Mapping[str, Any]) -> str | bytes:
     images = as_list(row.get("images"))
     if images is None:
-        raise RowRefused(Refusal.INVALID_IMAGE_FIELD, "field images: not a list; expected one {bytes, path}")
+        raise RowRefused(
+            Refusal.INVALID_IMAGE_FIELD, "field images: not a list; expected one {bytes, path}"
+        )
     if len(images) != 1:
         raise RowRefused(Refusal.NOT_ONE_IMAGE, f"field images: {len(images)} images; expected one")
     image = images[0]
@@ -197,7 +216,10 @@ def _text(content: Any) -> str:
     """Return the text of a message: a string, or the text parts of a list."""
     if isinstance(content, str):
         return content.strip()
-    parts = [part if isinstance(part, str) else get(part, "text", "content") for part in as_list(content) or []]
+    parts = [
+        part if isinstance(part, str) else get(part, "text", "content")
+        for part in as_list(content) or []
+    ]
     return "\n".join(part.strip() for part in parts if isinstance(part, str) and part.strip())
 
 

@@ -56,7 +56,10 @@ class ChatTemplate:
     def takes_parts(self) -> bool:
         """True if contents must be lists of parts: the probe appears as a part, but not as a
         string."""
-        as_string, as_part = [{"role": "user", "content": PROBE}], [{"role": "user", "content": _part(PROBE)}]
+        as_string, as_part = (
+            [{"role": "user", "content": PROBE}],
+            [{"role": "user", "content": _part(PROBE)}],
+        )
         return not self._shows(as_string) and self._shows(as_part)
 
     def _shows(self, messages: list[Message]) -> bool:
@@ -69,7 +72,9 @@ class ChatTemplate:
 
     def _render(self, messages: Sequence[Mapping[str, Any]], **options: bool) -> str:
         shown = [self._shaped(message) for message in messages]
-        return self.owner.apply_chat_template(shown, tokenize=False, **options, **self.template_kwargs)
+        return self.owner.apply_chat_template(
+            shown, tokenize=False, **options, **self.template_kwargs
+        )
 
     def _shaped(self, message: Mapping[str, Any]) -> Message:
         content = message.get("content")
@@ -83,15 +88,17 @@ class ChatTemplate:
             text = self._render(messages, continue_final_message=True)
         # transformers raises ValueError, templates raise what they like.
         except Exception as error:
-            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            reason = (
+                str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            )
             raise ModelError(
-                f"the chat template cannot continue the assistant's last message {said[:60]!r} ({reason}); end the "
-                "prompt with a user's message"
+                f"the chat template cannot continue the assistant's last message {said[:60]!r} "
+                f"({reason}); end the prompt with a user's message"
             ) from error
         if not text.rstrip().endswith(said.strip()):
             raise ModelError(
-                f"the chat template cannot continue the assistant's last message {said[:60]!r}: it renders it as "
-                f"{text[-60:]!r}; end the prompt with a user's message"
+                f"the chat template cannot continue the assistant's last message {said[:60]!r}: "
+                f"it renders it as {text[-60:]!r}; end the prompt with a user's message"
             )
         return text
 

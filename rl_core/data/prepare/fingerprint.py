@@ -35,18 +35,31 @@ def fingerprint(path: Path | str, memo_dir: Path | str) -> SourceFile:
     """
     file = Path(path).expanduser().resolve()
     if not file.is_file():
-        raise DataError(f"{path}: {'is a folder' if file.is_dir() else 'no such file'}; give the path of a data file")
+        raise DataError(
+            f"{path}: {'is a folder' if file.is_dir() else 'no such file'}; give the path of a "
+            "data file"
+        )
     stat = file.stat()
     # ctime is part of the key since a copy that keeps mtime (cp -p, rsync -t) still changes it.
-    key = {"path": str(file), "size": stat.st_size, "mtime_ns": stat.st_mtime_ns, "ctime_ns": stat.st_ctime_ns}
-    memo = Path(memo_dir).expanduser() / f"sha256-{hashlib.sha256(str(file).encode()).hexdigest()[:16]}.json"
+    key = {
+        "path": str(file),
+        "size": stat.st_size,
+        "mtime_ns": stat.st_mtime_ns,
+        "ctime_ns": stat.st_ctime_ns,
+    }
+    memo = (
+        Path(memo_dir).expanduser()
+        / f"sha256-{hashlib.sha256(str(file).encode()).hexdigest()[:16]}.json"
+    )
     digest = _remembered(memo, key)
     if digest is None:
         started_ns = time.time_ns()
         digest = sha256_file(file)
         if max(stat.st_ctime_ns, stat.st_mtime_ns) + SETTLE_NS < started_ns:
             atomic_write_json(memo, {**key, "sha256": digest})
-    return SourceFile(path=str(file), num_bytes=stat.st_size, mtime_ns=stat.st_mtime_ns, sha256=digest)
+    return SourceFile(
+        path=str(file), num_bytes=stat.st_size, mtime_ns=stat.st_mtime_ns, sha256=digest
+    )
 
 
 def run_hash(parts: Mapping[str, str]) -> str:

@@ -87,7 +87,9 @@ def plan_job(job: Job) -> Plan:
     """Predict what `run_job` would do; writes nothing but the memo of file times."""
     sentinel = parse_sentinel(job.target, job.sentinel)
     if sentinel is not None and sentinel.run_hash == job.run_hash:
-        damaged = damaged_file(job.target, sentinel, job.memo_path if job.memo_path.is_file() else None)
+        damaged = damaged_file(
+            job.target, sentinel, job.memo_path if job.memo_path.is_file() else None
+        )
         if damaged is None:
             return Plan(True, _hit_explanation(job))
         return Plan(False, f"the prepared files in {job.target} are missing or damaged: {damaged}")
@@ -136,7 +138,8 @@ def run_job(
         )
     except BaseException as error:
         if drafts:
-            # The receipt is a courtesy; what went wrong is raised whether or not it can be written (a full disk).
+            # The receipt is a courtesy; what went wrong is raised whether or not it can be written
+            # (a full disk).
             with suppress(StorageError):
                 _write_receipt(job, _failed(drafts[0], error, time.monotonic() - started))
         raise
@@ -201,7 +204,11 @@ def _hit_receipt(job: Job, sentinel: Sentinel) -> PrepReceipt:
     killed before writing it."""
     known = read_receipt(job.receipt_path)
     if known is None or known.status is not PrepStatus.COMPLETED:
-        known = _completed(_draft(job, "published by a process that ended before it wrote its receipt"), sentinel, 0.0)
+        known = _completed(
+            _draft(job, "published by a process that ended before it wrote its receipt"),
+            sentinel,
+            0.0,
+        )
         with suppress(StorageError):
             _write_receipt(job, known)
     # The inputs may lie elsewhere now; their content is what was prepared.
@@ -226,8 +233,16 @@ def _latest_parts(job: Job) -> dict[str, str] | None:
     if job.hashed_folder:
         pattern = re.compile(rf"{re.escape(job.name)}-[0-9a-f]{{{HASH_CHARS}}}")
         root = job.target.parent / RECEIPTS
-        folders = [path for path in root.iterdir() if pattern.fullmatch(path.name)] if root.is_dir() else []
-    receipts = [read_receipt(path) for folder in folders for path in folder.glob(f"{'[0-9a-f]' * HASH_CHARS}.json")]
+        folders = (
+            [path for path in root.iterdir() if pattern.fullmatch(path.name)]
+            if root.is_dir()
+            else []
+        )
+    receipts = [
+        read_receipt(path)
+        for folder in folders
+        for path in folder.glob(f"{'[0-9a-f]' * HASH_CHARS}.json")
+    ]
     done = [one for one in receipts if one is not None and one.status is PrepStatus.COMPLETED]
     return max(done, key=lambda one: one.finished_at or "").hash_parts if done else None
 

@@ -24,7 +24,14 @@ from rl_core.data.read.media_prompt_files import PromptFiles
 from rl_core.data.read.readers import raw_values
 from rl_core.data.store.prompt_rows import PreparedWriter
 from rl_core.data.store.publish import Built
-from rl_core.data.store.split_cache import SPLITS, CachePlan, built, cache_job, plan_of, publish_cache
+from rl_core.data.store.split_cache import (
+    SPLITS,
+    CachePlan,
+    built,
+    cache_job,
+    plan_of,
+    publish_cache,
+)
 from rl_core.errors import DataError
 from schemas.media_checks import is_remote, local_path
 from schemas.media_prompts import MediaPrompt, media_prompt
@@ -67,14 +74,18 @@ def plan_media(files: PromptFiles, settings: MediaSettings) -> CachePlan:
     return plan_of(_job(files, settings))
 
 
-def prepare_media(files: PromptFiles, settings: MediaSettings, counter: Callable[[], PromptCounter]) -> CacheReceipt:
+def prepare_media(
+    files: PromptFiles, settings: MediaSettings, counter: Callable[[], PromptCounter]
+) -> CacheReceipt:
     """Publish `train.parquet` and `eval.parquet` in `<cache_root>/<name>-<hash12>`, if they do not
     exist.
 
     Args: counter: called only on a miss. Raises: DataError when rows are refused or none is left;
     UnsupportedMediaError, a NotImplementedError, for media that no loader implements; StorageError.
     """
-    return publish_cache(_job(files, settings), lambda work: _Build(settings, counter()).into(work, files))
+    return publish_cache(
+        _job(files, settings), lambda work: _Build(settings, counter()).into(work, files)
+    )
 
 
 def _job(files: PromptFiles, settings: MediaSettings) -> Job:
@@ -118,11 +129,15 @@ def _prompts(path: Path) -> Iterator[tuple[MediaPrompt | Exception, str]]:
     rows."""
     bad_lines: list[tuple[Exception, str]] = []
     folder, num_good = path.expanduser().absolute().parent, 0
-    for raw in raw_values(path, on_bad_line=lambda number, error: bad_lines.append((error, f"{path}:{number}"))):
+    for raw in raw_values(
+        path, on_bad_line=lambda number, error: bad_lines.append((error, f"{path}:{number}"))
+    ):
         place = f"{path}:{raw.number}"
         row = {"prompt": raw.value} if isinstance(raw.value, str) else raw.value
         try:
-            found = media_prompt(row, default_id=f"{path.name}:{num_good}", folder=folder, place=place)
+            found = media_prompt(
+                row, default_id=f"{path.name}:{num_good}", folder=folder, place=place
+            )
             num_good += 1
         except (DataError, NotImplementedError) as error:
             bad_lines.append((error, place))
@@ -144,23 +159,32 @@ class _Build:
         it."""
         held_out, counts = HeldOut(), {}
         for split in reversed(SPLITS):
-            counts[split] = self._split(work / f"{split}.parquet", files[split], held_out, is_eval=split == "eval")
+            counts[split] = self._split(
+                work / f"{split}.parquet", files[split], held_out, is_eval=split == "eval"
+            )
             if not counts[split]:
                 raise DataError(
-                    f"no {split} prompt is left: {self.dropped['too_long']} have more than {self.limit} tokens "
-                    f"(max_prompt_length {self.data.max_prompt_length}, the model's own limit {self.counter.limit}), "
-                    f"{self.dropped['invalid']} are invalid; nothing was published"
+                    f"no {split} prompt is left: {self.dropped['too_long']} have more than "
+                    f"{self.limit} tokens (max_prompt_length {self.data.max_prompt_length}, the "
+                    f"model's own limit {self.counter.limit}), {self.dropped['invalid']} are "
+                    "invalid; nothing was published"
                 )
         return built(counts, self.dropped)
 
-    def _split(self, target: Path, paths: Sequence[Path], held_out: HeldOut, *, is_eval: bool) -> int:
+    def _split(
+        self, target: Path, paths: Sequence[Path], held_out: HeldOut, *, is_eval: bool
+    ) -> int:
         place_of: dict[str, str] = {}
         num_rows = num_bad = 0
         batch: list[Item] = []
         with PreparedWriter(target) as writer:
             for found, place in (pair for path in paths for pair in _prompts(path)):
                 num_rows += 1
-                bad = found if isinstance(found, Exception) else self._problem(found, place, place_of, held_out)
+                bad = (
+                    found
+                    if isinstance(found, Exception)
+                    else self._problem(found, place, place_of, held_out)
+                )
                 if bad is not None:
                     if self.data.on_invalid == "fail":
                         raise bad
@@ -182,12 +206,23 @@ class _Build:
     ) -> DataError | None:
         first = place_of.setdefault(prompt.prompt_id, place)
         if first != place:
-            return DataError(f"{place} field prompt_id: {prompt.prompt_id!r} is also the id of {first}; ids differ")
-        missing = [ref.uri for ref in prompt.media_refs if not is_remote(ref.uri) and not local_path(ref.uri).is_file()]
+            return DataError(
+                f"{place} field prompt_id: {prompt.prompt_id!r} is also the id of {first}; ids "
+                "differ"
+            )
+        missing = [
+            ref.uri
+            for ref in prompt.media_refs
+            if not is_remote(ref.uri) and not local_path(ref.uri).is_file()
+        ]
         if missing:
             return DataError(f"{place} field media_refs: no such media file {missing[0]}")
         found = held_out.rejections([_asked(prompt)], [0], place)
-        return DataError(f"{place} field prompt: {REASON}; expected {found[0].expected}") if found else None
+        return (
+            DataError(f"{place} field prompt: {REASON}; expected {found[0].expected}")
+            if found
+            else None
+        )
 
     def _item(self, prompt: MediaPrompt) -> Item:
         refs = []
@@ -196,7 +231,12 @@ class _Build:
             if not is_remote(ref.uri):
                 placed["sha256"] = fingerprint(local_path(ref.uri), self.memo_dir).sha256
             refs.append(placed)
-        return {"prompt": prompt.prompt, "metadata": prompt.metadata, "media_refs": refs, "uid": prompt.prompt_id}
+        return {
+            "prompt": prompt.prompt,
+            "metadata": prompt.metadata,
+            "media_refs": refs,
+            "uid": prompt.prompt_id,
+        }
 
     def _write(self, writer: PreparedWriter, items: list[Item]) -> None:
         lengths = self.counter.lengths([item["prompt"] for item in items]) if items else []
@@ -208,7 +248,9 @@ class _Build:
         self.dropped["invalid"] += num_bad
         if num_bad > self.data.max_bad_fraction * num_rows:
             limit = f"more than max_bad_fraction {self.data.max_bad_fraction:g} allows"
-            raise DataError(f"{', '.join(map(str, paths))}: {num_bad} of {num_rows} rows are refused, {limit}")
+            raise DataError(
+                f"{', '.join(map(str, paths))}: {num_bad} of {num_rows} rows are refused, {limit}"
+            )
 
 
 def _asked(prompt: MediaPrompt) -> Mapping[str, Any]:

@@ -17,9 +17,23 @@ from rl_core.builtin.data.pair_fixture import make_pairs, planned_fixture
 from rl_core.builtin.data.reasoning_problems import belongs_to_eval
 from rl_core.data.prepare.fingerprint import fingerprint
 from rl_core.data.prepare.job import Job
-from rl_core.data.read.pair_files import PairFile, Pairs, content_files, digest_of, open_pairs, relative_images
+from rl_core.data.read.pair_files import (
+    PairFile,
+    Pairs,
+    content_files,
+    digest_of,
+    open_pairs,
+    relative_images,
+)
 from rl_core.data.store.publish import HASH_CHARS, Built
-from rl_core.data.store.split_cache import SPLITS, CachePlan, built, cache_job, plan_of, publish_cache
+from rl_core.data.store.split_cache import (
+    SPLITS,
+    CachePlan,
+    built,
+    cache_job,
+    plan_of,
+    publish_cache,
+)
 from rl_core.errors import DataError
 from schemas.preference import PairSource
 from schemas.preference_rows import PreferencePair
@@ -50,13 +64,20 @@ def pair_sources(recipe: Recipe, data_dir: Path, *, make: bool = True) -> dict[s
     exist.
     """
     entries = {"train": recipe.data.train, "eval": recipe.data.eval}
-    return {split: [_locate(entry, data_dir / "generated", make) for entry in entries[split]] for split in SPLITS}
+    return {
+        split: [_locate(entry, data_dir / "generated", make) for entry in entries[split]]
+        for split in SPLITS
+    }
 
 
 def files_of(sources: Mapping[str, Sequence[Located]]) -> list[Path]:
     """Return the row files of all sources, each once, for validation."""
     files = [file for split in SPLITS for one in sources[split] for file in content_files(one.path)]
-    return list(dict.fromkeys(file.resolve() for file in files if file.suffix != ".json" or file.name[:5] != "meta_"))
+    return list(
+        dict.fromkeys(
+            file.resolve() for file in files if file.suffix != ".json" or file.name[:5] != "meta_"
+        )
+    )
 
 
 def plan_pairs(recipe: Recipe, data_dir: Path, cache_root: Path) -> CachePlan:
@@ -85,28 +106,38 @@ def prepare_pairs(recipe: Recipe, data_dir: Path, cache_root: Path) -> CacheRece
 def _locate(entry: str | dict[str, Any], folder: Path, make: bool) -> Located:
     source = PairSource(path=entry) if isinstance(entry, str) else PairSource(**entry)
     if source.path is None:
-        return Located(source, make_pairs(source, folder) if make else planned_fixture(source, folder))
+        return Located(
+            source, make_pairs(source, folder) if make else planned_fixture(source, folder)
+        )
     path = Path(source.path).expanduser().absolute()
     if not path.exists():
         raise DataError(
-            f"{source.path}: no such file or folder; name a published mpo cache (rl-train prep -c mpo) or a file of "
-            "rows with question, chosen and rejected"
+            f"{source.path}: no such file or folder; name a published mpo cache (rl-train prep "
+            "-c mpo) or a file of rows with question, chosen and rejected"
         )
     return Located(source, path)
 
 
-def _job(recipe: Recipe, sources: Mapping[str, Sequence[Located]], cache_root: Path, memo_dir: Path) -> Job:
+def _job(
+    recipe: Recipe, sources: Mapping[str, Sequence[Located]], cache_root: Path, memo_dir: Path
+) -> Job:
     files: dict[str, list[SourceFile]] = {}
     for split in SPLITS:
         known = {file.path for found in files.values() for file in found}
-        found = [fingerprint(file, memo_dir) for one in sources[split] for file in content_files(one.path)]
+        found = [
+            fingerprint(file, memo_dir)
+            for one in sources[split]
+            for file in content_files(one.path)
+        ]
         files[split] = [file for file in found if file.path not in known]
     parts = {
         "code version": CODE_VERSION,
         "on_invalid": recipe.data.on_invalid,
         "max_bad_fraction": f"{recipe.data.max_bad_fraction:g}",
     }
-    parts |= {f"{split} pairs": "; ".join(one.describe() for one in sources[split]) for split in SPLITS}
+    parts |= {
+        f"{split} pairs": "; ".join(one.describe() for one in sources[split]) for split in SPLITS
+    }
     return cache_job(recipe.name, cache_root, parts, files)
 
 
@@ -121,14 +152,18 @@ def _build(work: Path, sources: Mapping[str, Sequence[Located]], recipe: Recipe)
         columns: dict[str, list[Any]] = {"uid": [], "source": [], "row": []}
         for one in sources[split]:
             digest = digest_of(one.path)
-            for index, question, uid in _chosen(one, digest, recipe, dropped, held_out if split == "train" else set()):
+            for index, question, uid in _chosen(
+                one, digest, recipe, dropped, held_out if split == "train" else set()
+            ):
                 if split == "eval":
                     held_out.add(question)
                 for name, value in zip(columns, (uid, digest, index), strict=True):
                     columns[name].append(value)
         counts[split] = len(columns["uid"])
         if not counts[split]:
-            raise DataError(f"no {split} pair is left ({dict(dropped)} were dropped); nothing was published")
+            raise DataError(
+                f"no {split} pair is left ({dict(dropped)} were dropped); nothing was published"
+            )
         pq.write_table(pa.table(columns), work / f"{split}.parquet")
     return built(counts, dropped)
 
@@ -145,7 +180,9 @@ def _chosen(
     num_taken = 0
     for index, pair in _readable(pairs, bad):
         question, uid = _identity(pair, one.path)
-        if one.source.split and belongs_to_eval(question, one.source.eval_fraction) != (one.source.split == "eval"):
+        if one.source.split and belongs_to_eval(question, one.source.eval_fraction) != (
+            one.source.split == "eval"
+        ):
             continue
         if question in held_out:
             dropped["also held out"] += 1
@@ -165,7 +202,9 @@ def _readable(pairs: Pairs, bad: list[DataError]) -> Iterator[tuple[int, Prefere
             bad.append(error)
 
 
-def _check_policy(bad: Sequence[DataError], pairs: Pairs, recipe: Recipe, dropped: Counter[str]) -> None:
+def _check_policy(
+    bad: Sequence[DataError], pairs: Pairs, recipe: Recipe, dropped: Counter[str]
+) -> None:
     dropped["invalid"] += len(bad)
     num_unreadable = len(bad) if isinstance(pairs, PairFile) else 0
     if bad and recipe.data.on_invalid == "fail":

@@ -15,7 +15,9 @@ def num_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def ordered_map(function: Callable[[T], R], items: Iterable[T], num_threads: int = 0) -> Iterator[R]:
+def ordered_map(
+    function: Callable[[T], R], items: Iterable[T], num_threads: int = 0
+) -> Iterator[R]:
     """Yield `function` of each item, in order; threads help if it releases the interpreter lock
     (Arrow, PIL, tokenizers).
 

@@ -25,7 +25,9 @@ class ItemMaker:
     row's index among identical ones, so it does not change with order, filter, tokenizer or folder.
     """
 
-    def __init__(self, *, env_class_key: str = "env_class", default_env_class: str | None = None) -> None:
+    def __init__(
+        self, *, env_class_key: str = "env_class", default_env_class: str | None = None
+    ) -> None:
         self.env_class_key = env_class_key
         self.default_env_class = default_env_class
         self._seen: Counter[str] = Counter()
@@ -41,7 +43,9 @@ class ItemMaker:
         env_class = extras.pop(self.env_class_key, None)
         env_class = self.default_env_class if is_missing(env_class) else env_class
         if not prompt or not all(isinstance(message, Mapping) for message in prompt):
-            raise DataError(f"{place} field prompt: missing, or not a list of messages with role and content")
+            raise DataError(
+                f"{place} field prompt: missing, or not a list of messages with role and content"
+            )
         if env_class is None:
             expected = "the name of an environment in the row, or a default in the recipe"
             raise DataError(f"{place} field {self.env_class_key}: missing; expected {expected}")
@@ -54,7 +58,12 @@ class ItemMaker:
         digest = _digest(identity, place)
         ordinal = self._seen[digest]
         self._seen[digest] += 1
-        return {"prompt": prompt, "env_class": env_class, "env_extras": extras, "uid": f"{digest}-{ordinal}"}
+        return {
+            "prompt": prompt,
+            "env_class": env_class,
+            "env_extras": extras,
+            "uid": f"{digest}-{ordinal}",
+        }
 
 
 def to_json(value: Any, place: str) -> str:
@@ -63,7 +72,9 @@ def to_json(value: Any, place: str) -> str:
     try:
         return json.dumps(value, ensure_ascii=False, sort_keys=True, default=_plain)
     except TypeError as error:
-        raise DataError(f"{place}: {error}; a prompt row holds strings, numbers, lists and objects only") from error
+        raise DataError(
+            f"{place}: {error}; a prompt row holds strings, numbers, lists and objects only"
+        ) from error
 
 
 def _digest(parts: list[Any], place: str) -> str:

@@ -50,7 +50,8 @@ class LengthCounter:
         self.count_by_itself: CountItems | None = getattr(tokenizer, "count_items", None)
         self.num_counted = 0
         """Number of prompts that were not found in the cache."""
-        # Padding and truncation left over from another user are reset here, not while threads are encoding.
+        # Padding and truncation left over from another user are reset here, not while threads are
+        # encoding.
         tokenizer("", add_special_tokens=False)
         self._key = _tokenizer_key(tokenizer, self.template_kwargs) if cache_dir else b""
 
@@ -73,7 +74,9 @@ class LengthCounter:
         items, places = batch
         if self.cache_dir is None:
             return self._count(items, places)
-        digest = hashlib.sha256(self._key + to_json([_shown(item) for item in items], places[0]).encode()).hexdigest()
+        digest = hashlib.sha256(
+            self._key + to_json([_shown(item) for item in items], places[0]).encode()
+        ).hexdigest()
         path = self.cache_dir / digest[:2] / f"{digest}.npy"
         try:
             known = np.load(path, allow_pickle=False)
@@ -93,7 +96,9 @@ class LengthCounter:
         encoded = self.tokenizer(texts, add_special_tokens=False, return_attention_mask=False)
         return [len(ids) for ids in encoded["input_ids"]]
 
-    def _counted_by_itself(self, count: CountItems, items: Sequence[Item], places: Sequence[str]) -> list[int]:
+    def _counted_by_itself(
+        self, count: CountItems, items: Sequence[Item], places: Sequence[str]
+    ) -> list[int]:
         lengths = []
         for item, place in zip(items, places, strict=True):
             try:
@@ -110,7 +115,9 @@ class LengthCounter:
                 texts.append(self.template.prompt(item["prompt"]))
             # Templates run as Jinja and raise what they like; only here is the row known.
             except Exception as error:
-                raise DataError(f"{place} field prompt: the tokenizer's chat template refuses it: {error}") from error
+                raise DataError(
+                    f"{place} field prompt: the tokenizer's chat template refuses it: {error}"
+                ) from error
         return texts
 
 
@@ -119,7 +126,9 @@ def _shown(item: Item) -> Any:
     return [item["prompt"], images] if images else item["prompt"]
 
 
-def _batches(items: Sequence[Item], places: Sequence[str]) -> Iterator[tuple[Sequence[Item], Sequence[str]]]:
+def _batches(
+    items: Sequence[Item], places: Sequence[str]
+) -> Iterator[tuple[Sequence[Item], Sequence[str]]]:
     """Yield batches of at most `BATCH` prompts and about `MAX_BATCH_CHARACTERS` characters."""
     start = size = 0
     for end, item in enumerate(items, start=1):
@@ -131,7 +140,9 @@ def _batches(items: Sequence[Item], places: Sequence[str]) -> Iterator[tuple[Seq
 
 def _tokenizer_key(tokenizer: Any, template_kwargs: Mapping[str, Any]) -> bytes:
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    vocabulary = backend.to_str() if backend is not None else to_json(tokenizer.get_vocab(), "tokenizer")
+    vocabulary = (
+        backend.to_str() if backend is not None else to_json(tokenizer.get_vocab(), "tokenizer")
+    )
     parts = [
         COUNTING_VERSION,
         vocabulary,

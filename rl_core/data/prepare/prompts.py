@@ -20,7 +20,14 @@ from rl_core.data.prepare.prompt_items import ItemMaker, to_json
 from rl_core.data.prepare.prompt_lengths import LengthCounter
 from rl_core.data.store.prompt_rows import PreparedWriter, load_prepared
 from rl_core.data.store.publish import Built
-from rl_core.data.store.split_cache import SPLITS, CachePlan, built, cache_job, plan_of, publish_cache
+from rl_core.data.store.split_cache import (
+    SPLITS,
+    CachePlan,
+    built,
+    cache_job,
+    plan_of,
+    publish_cache,
+)
 from rl_core.errors import DataError
 from schemas.prompt_rows import SCHEMA_VERSION, AllowedEnvClasses
 from schemas.receipts import CacheReceipt, SourceFile
@@ -67,7 +74,9 @@ class PreparationSettings:
 
 
 def plan_cache(
-    train_paths: Sequence[Path | str], eval_paths: Sequence[Path | str], settings: PreparationSettings
+    train_paths: Sequence[Path | str],
+    eval_paths: Sequence[Path | str],
+    settings: PreparationSettings,
 ) -> CachePlan:
     """Predict whether `prepare_cache` with these arguments would be a cache hit, with the reason;
     loads no tokenizer and writes no rows.
@@ -98,7 +107,11 @@ def prepare_cache(
     return publish_cache(job, lambda work: _build(work, paths, tokenizer, settings))
 
 
-def _job(train_paths: Sequence[Path | str], eval_paths: Sequence[Path | str], settings: PreparationSettings) -> Job:
+def _job(
+    train_paths: Sequence[Path | str],
+    eval_paths: Sequence[Path | str],
+    settings: PreparationSettings,
+) -> Job:
     if not train_paths:
         raise DataError("no training files; name at least one")
     files: dict[str, list[SourceFile]] = {
@@ -109,7 +122,10 @@ def _job(train_paths: Sequence[Path | str], eval_paths: Sequence[Path | str], se
 
 
 def _build(
-    work: Path, paths: Mapping[str, Sequence[Path | str]], tokenizer: Any, settings: PreparationSettings
+    work: Path,
+    paths: Mapping[str, Sequence[Path | str]],
+    tokenizer: Any,
+    settings: PreparationSettings,
 ) -> Built:
     loaded = tokenizer if hasattr(tokenizer, "apply_chat_template") else _load(tokenizer)
     lengths_dir = settings.memo_dir.expanduser() / "lengths"
@@ -117,13 +133,21 @@ def _build(
     held_out = {"train": HeldOut.of_files(paths["eval"], settings.prompt_key), "eval": HeldOut()}
     dropped: Counter[str] = Counter({"too_long": 0, "invalid": 0})
     counts = {
-        split: _build_split(work / f"{split}.parquet", paths[split], counter, settings, held_out[split], dropped)
+        split: _build_split(
+            work / f"{split}.parquet", paths[split], counter, settings, held_out[split], dropped
+        )
         for split in SPLITS
     }
     for split in SPLITS:
         if paths[split] and not counts[split]:
-            limit = f"{dropped['too_long']} have more than max_prompt_length {settings.max_prompt_length} tokens"
-            raise DataError(f"no {split} row is left: {limit}, {dropped['invalid']} are invalid; nothing was published")
+            limit = (
+                f"{dropped['too_long']} have more than max_prompt_length "
+                f"{settings.max_prompt_length} tokens"
+            )
+            raise DataError(
+                f"no {split} row is left: {limit}, {dropped['invalid']} are invalid; nothing was "
+                "published"
+            )
     return built(counts, dropped)
 
 
@@ -153,17 +177,27 @@ def _build_split(
                 held_out=held_out,
             ):
                 if batch.rejections and settings.policy == "fail":
-                    raise DataError(f"{batch.rejections[0]}\nvalidate the file to see every problem, or drop bad rows")
+                    raise DataError(
+                        f"{batch.rejections[0]}\nvalidate the file to see every problem, or drop "
+                        "bad rows"
+                    )
                 num_rows += batch.num_rows
                 num_invalid += len(batch.rejected_numbers)
                 places = [f"{path}:{number}" for number, _ in batch.accepted()]
-                items = [make(row, place, path) for (_, row), place in zip(batch.accepted(), places, strict=True)]
+                items = [
+                    make(row, place, path)
+                    for (_, row), place in zip(batch.accepted(), places, strict=True)
+                ]
                 lengths = counter.lengths(items, places)
-                fitting = [i for i, length in enumerate(lengths) if length <= settings.max_prompt_length]
+                fitting = [
+                    i for i, length in enumerate(lengths) if length <= settings.max_prompt_length
+                ]
                 writer.write([items[i] for i in fitting], [lengths[i] for i in fitting])
                 dropped["too_long"] += len(items) - len(fitting)
     dropped["invalid"] += num_invalid
     if num_invalid > settings.max_bad_fraction * num_rows:
         limit = f"more than max_bad_fraction {settings.max_bad_fraction:g} allows"
-        raise DataError(f"{', '.join(map(str, paths))}: {num_invalid} of {num_rows} rows are refused, {limit}")
+        raise DataError(
+            f"{', '.join(map(str, paths))}: {num_invalid} of {num_rows} rows are refused, {limit}"
+        )
     return writer.num_rows

@@ -18,7 +18,15 @@ from pathlib import Path
 from pydantic import Field
 
 from rl_core.data.prepare.workers import Advance, Runner
-from rl_core.data.read.unpack import DEFLATED, STORED, Extracted, Extraction, ImageCheck, Member, Packed
+from rl_core.data.read.unpack import (
+    DEFLATED,
+    STORED,
+    Extracted,
+    Extraction,
+    ImageCheck,
+    Member,
+    Packed,
+)
 from rl_core.errors import DataError
 from schemas.section import Section
 
@@ -55,7 +63,9 @@ def open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
         with zipfile.ZipFile(path) as archive:
             yield archive
     except (zipfile.BadZipFile, zlib.error, EOFError) as error:
-        raise DataError(f"{path}: a damaged or truncated zip archive ({error}); fetch it again") from error
+        raise DataError(
+            f"{path}: a damaged or truncated zip archive ({error}); fetch it again"
+        ) from error
     except NotImplementedError as error:
         raise DataError(f"{path}: {error}; pack it with deflate") from error
 
@@ -69,14 +79,18 @@ def list_members(path: Path, limits: ArchiveLimits, place: Place) -> list[Member
     with open_archive(path) as archive:
         infos = [info for info in archive.infolist() if not info.is_dir()]
         if len(infos) > limits.max_members:
-            raise DataError(f"{path}: {len(infos)} members are more than max_members {limits.max_members}")
+            raise DataError(
+                f"{path}: {len(infos)} members are more than max_members {limits.max_members}"
+            )
         _refuse_bombs(path, infos, limits)
         members = []
         for info in infos:
             parts = _checked_parts(path, info)
             target = place(parts)
             if target is not None:
-                packed = Packed(info.header_offset, info.compress_size, info.compress_type, info.CRC)
+                packed = Packed(
+                    info.header_offset, info.compress_size, info.compress_type, info.CRC
+                )
                 members.append(Member(info.filename, target, info.file_size, packed))
     refuse_clashes(members, str(path))
     return members
@@ -103,7 +117,8 @@ def refuse_clashes(members: Sequence[Member], where: str) -> None:
         key = _folded(member.target)
         if key in taken:
             raise DataError(
-                f"{where}: members {taken[key].name!r} and {member.name!r} clash: one would replace the other"
+                f"{where}: members {taken[key].name!r} and {member.name!r} clash: one would "
+                "replace the other"
             )
         taken[key] = member
         parent = key.rpartition("/")[0]
@@ -111,7 +126,10 @@ def refuse_clashes(members: Sequence[Member], where: str) -> None:
             folders[parent] = member
             parent = parent.rpartition("/")[0]
     for key in taken.keys() & folders.keys():
-        raise DataError(f"{where}: members {taken[key].name!r} and {folders[key].name!r} clash: a file and a folder")
+        raise DataError(
+            f"{where}: members {taken[key].name!r} and {folders[key].name!r} clash: a file and a "
+            "folder"
+        )
 
 
 def extract(
@@ -154,19 +172,25 @@ def _shares(members: Sequence[Member], num_shares: int) -> list[list[Member]]:
 def _refuse_bombs(path: Path, infos: Sequence[zipfile.ZipInfo], limits: ArchiveLimits) -> None:
     total = sum(info.file_size for info in infos)
     if total > limits.max_total_bytes:
-        raise DataError(f"{path}: unpacks to {total} bytes, more than max_total_bytes {limits.max_total_bytes}")
+        raise DataError(
+            f"{path}: unpacks to {total} bytes, more than max_total_bytes {limits.max_total_bytes}"
+        )
     for info in infos:
-        if info.file_size > RATIO_FROM_BYTES and info.file_size > limits.max_ratio * info.compress_size:
+        if (
+            info.file_size > RATIO_FROM_BYTES
+            and info.file_size > limits.max_ratio * info.compress_size
+        ):
             ratio = info.file_size / max(1, info.compress_size)
             raise DataError(
-                f"{path}: member {info.filename!r} unpacks to {ratio:.0f} times its size, more than max_ratio "
-                f"{limits.max_ratio:g}; raise archive.max_ratio if that is meant"
+                f"{path}: member {info.filename!r} unpacks to {ratio:.0f} times its size, more "
+                f"than max_ratio {limits.max_ratio:g}; raise archive.max_ratio if that is meant"
             )
     # Overlapping members hide a bomb whose members look harmless one by one.
     size = path.stat().st_size
     if total > RATIO_FROM_BYTES and total > limits.max_ratio * size:
         raise DataError(
-            f"{path}: unpacks to {total / size:.0f} times its size, more than max_ratio {limits.max_ratio:g}"
+            f"{path}: unpacks to {total / size:.0f} times its size, more than max_ratio "
+            f"{limits.max_ratio:g}"
         )
 
 
@@ -189,10 +213,15 @@ def _checked_parts(path: Path, info: zipfile.ZipInfo) -> Parts:
         reason = "is encrypted"
     elif info.filename != info.orig_filename or _CONTROL.search(name) or not parts:
         reason = "has no usable name"
-    elif len(name.encode()) > MAX_NAME_BYTES and any(len(part.encode()) > MAX_NAME_BYTES for part in parts):
+    elif len(name.encode()) > MAX_NAME_BYTES and any(
+        len(part.encode()) > MAX_NAME_BYTES for part in parts
+    ):
         reason = f"has a name of more than {MAX_NAME_BYTES} bytes"
     elif info.compress_type not in (STORED, DEFLATED):
-        reason = f"is packed by method {info.compress_type}, not by deflate ({DEFLATED}) or as it is ({STORED})"
+        reason = (
+            f"is packed by method {info.compress_type}, not by deflate ({DEFLATED}) or as it is "
+            f"({STORED})"
+        )
     if reason is not None:
         raise DataError(f"{path}: member {info.filename!r} {reason}; the archive is refused")
     return parts

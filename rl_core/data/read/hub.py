@@ -46,11 +46,16 @@ class HubName:
         name."""
         match = _NAME.fullmatch(text)
         if match is None:
-            raise DataError(f"{text}: neither a file nor a dataset name; write repo[/config][@revision][:split]")
+            raise DataError(
+                f"{text}: neither a file nor a dataset name; write repo[/config][@revision][:split]"
+            )
         return cls(match["repo"], match["config"], match["revision"], match["split"] or "train")
 
     def __str__(self) -> str:
-        config, revision = (f"/{self.config}" if self.config else ""), (f"@{self.revision}" if self.revision else "")
+        config, revision = (
+            (f"/{self.config}" if self.config else ""),
+            (f"@{self.revision}" if self.revision else ""),
+        )
         return f"{self.repo}{config}{revision}:{self.split}"
 
 
@@ -69,7 +74,9 @@ def split_files(name: HubName, *, download: bool = True) -> list[Path]:
         if all(file.suffix.lower() in READERS for file in files):
             return files
         if not download:
-            raise DatasetNotHere(f"{name}: its files are not read directly and are converted by a run")
+            raise DatasetNotHere(
+                f"{name}: its files are not read directly and are converted by a run"
+            )
         return [_as_parquet(name, files)]
 
 
@@ -78,13 +85,18 @@ def _cached(name: HubName) -> list[Path]:
     missing."""
     from huggingface_hub import snapshot_download
 
-    folder = snapshot_download(name.repo, repo_type="dataset", revision=name.revision, local_files_only=True)
+    folder = snapshot_download(
+        name.repo, repo_type="dataset", revision=name.revision, local_files_only=True
+    )
     files = [Path(file) for file in _files_of_split(folder, name, None)]
     found = [_SHARD.search(file.name) for file in files]
     for match in found:
-        if match and sum(other is not None and other[2] == match[2] for other in found) < int(match[2]):
+        if match and sum(other is not None and other[2] == match[2] for other in found) < int(
+            match[2]
+        ):
             raise DatasetNotHere(
-                f"{name}: only {len(files)} of {int(match[2])} files are in {folder}; fetch it online once"
+                f"{name}: only {len(files)} of {int(match[2])} files are in {folder}; fetch it "
+                "online once"
             )
     return files
 
@@ -107,7 +119,10 @@ def _files_of_split(place: str, name: HubName, commit: str | None) -> list[str]:
     builder: Any = datasets.load_dataset_builder(place, name=name.config, revision=commit)
     splits: dict[str, list[str]] = dict(builder.config.data_files or {})
     if name.split not in splits:
-        raise DataError(f"{name}: no split {name.split!r}; this dataset has {', '.join(map(str, splits)) or 'none'}")
+        raise DataError(
+            f"{name}: no split {name.split!r}; this dataset has "
+            f"{', '.join(map(str, splits)) or 'none'}"
+        )
     return [str(file) for file in splits[name.split]]
 
 
@@ -120,7 +135,9 @@ def _as_parquet(name: HubName, files: list[Path]) -> Path:
     label = re.sub(r"[^\w.-]+", "-", f"{name.repo}-{name.config or 'default'}-{name.split}")
     target = Home.default().data / "hub" / f"{label}-{commit[:12]}.parquet"
     if not target.is_file():
-        kind = {".csv": "csv", ".tsv": "csv", ".arrow": "arrow"}.get(files[0].suffix.lower(), "json")
+        kind = {".csv": "csv", ".tsv": "csv", ".arrow": "arrow"}.get(
+            files[0].suffix.lower(), "json"
+        )
         options: dict[str, Any] = {"sep": "\t"} if files[0].suffix.lower() == ".tsv" else {}
         load: Any = datasets.load_dataset
         rows = load(kind, data_files=[str(file) for file in files], split="train", **options)
@@ -142,8 +159,12 @@ def _explained(name: HubName) -> Iterator[None]:
         raise
     except LocalEntryNotFoundError as error:
         advice = "unset HF_HUB_OFFLINE, or give the path of a file"
-        raise DatasetNotHere(f"{name}: no such file, and no such dataset in the local cache; {advice}") from error
+        raise DatasetNotHere(
+            f"{name}: no such file, and no such dataset in the local cache; {advice}"
+        ) from error
     except HfHubHTTPError as error:
-        raise DataError(f"{name}: not found on the Hugging Face hub ({str(error).splitlines()[0]})") from error
+        raise DataError(
+            f"{name}: not found on the Hugging Face hub ({str(error).splitlines()[0]})"
+        ) from error
     except (OSError, ValueError) as error:
         raise DataError(f"{name}: {str(error).strip().splitlines()[0]}") from error

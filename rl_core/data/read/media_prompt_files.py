@@ -24,7 +24,8 @@ def prompt_files(recipe: Recipe, data_dir: Path) -> PromptFiles:
     Raises: DataError when an entry does not exist, or has no rows of its split.
     """
     return {
-        split: [file for entry in entries for file in _files(entry, split, data_dir)] for split, entries in _of(recipe)
+        split: [file for entry in entries for file in _files(entry, split, data_dir)]
+        for split, entries in _of(recipe)
     }
 
 
@@ -49,10 +50,16 @@ def _of(recipe: Recipe) -> list[tuple[str, list[str | dict[str, Any]]]]:
     return [("train", recipe.data.train), ("eval", recipe.data.eval)]
 
 
-def _files(entry: str | dict[str, Any], split: str, data_dir: Path, *, make: bool = True) -> list[Path]:
+def _files(
+    entry: str | dict[str, Any], split: str, data_dir: Path, *, make: bool = True
+) -> list[Path]:
     kind = made_spec(entry)
     if kind is not None and isinstance(entry, dict):
-        return [(materialise_prompts if make else planned_prompts)(kind(**entry), data_dir / "generated")]
+        return [
+            (materialise_prompts if make else planned_prompts)(
+                kind(**entry), data_dir / "generated"
+            )
+        ]
     if isinstance(entry, str) and (published := Path(entry).expanduser() / PROMPTS).is_file():
         return split_files(published, split)
     return data_files(entry, download=make)

@@ -51,8 +51,12 @@ class PairFile:
         raw = self._rows[index]
         place = f"{self.path}:{raw.number}"
         if isinstance(raw.value, str):
-            raise DataError(f"{place}: a text; expected an object with question, chosen and rejected")
-        return preference_pair(raw.value, folder=self.path.absolute().parent, place=place, needs_image=False)
+            raise DataError(
+                f"{place}: a text; expected an object with question, chosen and rejected"
+            )
+        return preference_pair(
+            raw.value, folder=self.path.absolute().parent, place=place, needs_image=False
+        )
 
     def subset_of(self, index: int) -> str:
         return self.path.stem
@@ -71,7 +75,10 @@ def digest_of(path: Path) -> str:
     root = cache_root(path)
     sentinel = parse_sentinel(root, SENTINEL)
     if sentinel is None:
-        raise DataError(f"{root}: no readable {SENTINEL}, so this is no published mpo cache; run rl-train prep -c mpo")
+        raise DataError(
+            f"{root}: no readable {SENTINEL}, so this is no published mpo cache; run rl-train "
+            "prep -c mpo"
+        )
     return sentinel.run_hash
 
 
@@ -82,7 +89,10 @@ def open_pairs(path: Path, digest: str, on_bad_line: OnBadLine | None = None) ->
         return PreferenceDataset(cache_root(path), digest)
     found = sha256_file(path)
     if found != digest:
-        raise DataError(f"{path}: has changed since it was prepared ({found[:12]}, not {digest[:12]}); prepare again")
+        raise DataError(
+            f"{path}: has changed since it was prepared ({found[:12]}, not {digest[:12]}); "
+            "prepare again"
+        )
     return PairFile(path, on_bad_line)
 
 

@@ -53,7 +53,9 @@ def open_parquet(file: Path) -> "Iterator[pq.ParquetFile]":
         raise DataError(f"{file}: not a readable Parquet file ({error})") from error
 
 
-def batch_values(batch: "pa.RecordBatch", first_number: int, file: Path, on_bad_line: OnBadLine) -> Iterator[RawValue]:
+def batch_values(
+    batch: "pa.RecordBatch", first_number: int, file: Path, on_bad_line: OnBadLine
+) -> Iterator[RawValue]:
     """Yield the rows of a batch as plain values, converted a few at a time."""
     size = batch.nbytes // max(1, batch.num_rows)
     step = max(1, min(1024, MAX_BATCH_BYTES // max(1, size)))
@@ -101,10 +103,14 @@ def without_nulls(value: Any) -> Any:
     return value
 
 
-def _one_by_one(part: "pa.RecordBatch", first: int, file: Path, on_bad_line: OnBadLine) -> Iterator[Any]:
+def _one_by_one(
+    part: "pa.RecordBatch", first: int, file: Path, on_bad_line: OnBadLine
+) -> Iterator[Any]:
     for i in range(part.num_rows):
         try:
             yield part.slice(i, 1).to_pylist()[0]
         except UnicodeDecodeError as error:
-            on_bad_line(first + i, DataError(f"{file}:{first + i}: a string is not UTF-8 ({error.reason})"))
+            on_bad_line(
+                first + i, DataError(f"{file}:{first + i}: a string is not UTF-8 ({error.reason})")
+            )
             yield None

@@ -47,7 +47,9 @@ class HubSource:
         body = uri.removeprefix("hf://").removeprefix("datasets/")
         repo_id, _, revision = body.partition("@")
         if not uri.startswith("hf://") or repo_id.count("/") != 1 or not all(repo_id.split("/")):
-            raise DataError(f"source_uri {uri!r}: expected hf://owner/name or hf://owner/name@revision")
+            raise DataError(
+                f"source_uri {uri!r}: expected hf://owner/name or hf://owner/name@revision"
+            )
         return cls(repo_id, revision or None)
 
 
@@ -57,7 +59,9 @@ def content_files(folder: Path) -> Iterator[Path]:
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(files):
             about = name.lower().startswith(_NO_CONTENT)
-            if not (name.startswith(".") or name.endswith((".incomplete", ".lock", ".part")) or about):
+            if not (
+                name.startswith(".") or name.endswith((".incomplete", ".lock", ".part")) or about
+            ):
                 yield Path(root) / name
 
 
@@ -93,8 +97,8 @@ def ensure_raw_dir(
     if not source_uri:
         variable = f", or export {env_name}" if env_name else ""
         raise DataError(
-            f"{folder}: missing {', '.join(missing)}; put them there, set input_dir to where they are{variable}, "
-            "or set source_uri (hf://owner/name) to fetch them"
+            f"{folder}: missing {', '.join(missing)}; put them there, set input_dir to where "
+            f"they are{variable}, or set source_uri (hf://owner/name) to fetch them"
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -104,7 +108,10 @@ def ensure_raw_dir(
     except OSError as error:
         raise storage_error(error.filename or folder, error) from error
     if missing := missing_files(folder, required):
-        raise DataError(f"{folder}: {source_uri} was fetched, and {', '.join(missing)} is not in it; check source_uri")
+        raise DataError(
+            f"{folder}: {source_uri} was fetched, and {', '.join(missing)} is not in it; check "
+            "source_uri"
+        )
     return RawDir(folder, recorded_revision(folder))
 
 
@@ -123,7 +130,12 @@ def _fetch(folder: Path, source_uri: str, note: Note | None) -> None:
     except StorageError:
         raise
     except Exception as error:  # the hub's client raises what its transport raises
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
+        if isinstance(error, OSError) and error.errno in (
+            errno.ENOSPC,
+            errno.EDQUOT,
+            errno.EACCES,
+            errno.EROFS,
+        ):
             raise
         said = str(error).strip().splitlines() or [type(error).__name__]
         advice = f"check the name, the network and HF_TOKEN, or put the files into {folder} by hand"

@@ -64,7 +64,10 @@ def check_file(path: Path | str) -> Path:
         expected = f"expected one of {', '.join(READERS)}, or the name of a Hugging Face dataset"
         raise DataError(f"{path}: unknown extension {file.suffix!r}; {expected}")
     if not file.is_file():
-        raise DataError(f"{path}: {'is a folder' if file.is_dir() else 'no such file'}; give the path of a data file")
+        raise DataError(
+            f"{path}: {'is a folder' if file.is_dir() else 'no such file'}; give the path of a "
+            "data file"
+        )
     return file
 
 

@@ -31,7 +31,9 @@ def resolve_sources(entries: Sequence[str | dict[str, Any]], data_dir: Path) -> 
     return files
 
 
-def planned_sources(entries: Sequence[str | dict[str, Any]], data_dir: Path) -> tuple[list[Path], str]:
+def planned_sources(
+    entries: Sequence[str | dict[str, Any]], data_dir: Path
+) -> tuple[list[Path], str]:
     """Return the same files without generating or fetching any, and a description of that work
     (empty if there is none)."""
     files: list[Path] = []
@@ -81,7 +83,11 @@ def _is_pictures(entry: str | dict[str, Any]) -> TypeGuard[dict[str, Any]]:
 
 def _own_environments(recipe: Recipe) -> dict[str, frozenset[str]]:
     """Return the environments outside the project, which the recipe names by import path."""
-    named = {env_id: options for env_id, options in recipe.environments.items() if ":" in env_id or "target" in options}
+    named = {
+        env_id: options
+        for env_id, options in recipe.environments.items()
+        if ":" in env_id or "target" in options
+    }
     return {env_id: kinds_of(spec(env_id, options).load()) for env_id, options in named.items()}
 
 

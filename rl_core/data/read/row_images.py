@@ -27,7 +27,10 @@ def placed_images(images: Sequence[Any], file: Path | str, place: str) -> list[s
     Raises: DataError, naming `place`, when there is neither bytes nor a path, or no such file.
     """
     folder = Path(file).expanduser().resolve().parent
-    return [_placed(image, folder, f"{place} field images[{index}]") for index, image in enumerate(images)]
+    return [
+        _placed(image, folder, f"{place} field images[{index}]")
+        for index, image in enumerate(images)
+    ]
 
 
 def image_identity(image: Any) -> str:
@@ -54,7 +57,9 @@ def _placed(image: Any, folder: Path, where: str) -> str:
         raise DataError(f"{where}: neither bytes nor a path")
     if is_remote(path):
         return path
-    found = str(folder / cache_path(path)) if (folder / IMAGES).is_dir() else resolve_uri(path, folder)
+    found = (
+        str(folder / cache_path(path)) if (folder / IMAGES).is_dir() else resolve_uri(path, folder)
+    )
     if not Path(found).is_file():
         raise DataError(f"{where}: no file {found}")
     return found

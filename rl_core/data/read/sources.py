@@ -41,7 +41,9 @@ def data_files(source: str | Path | dict[str, Any], *, download: bool = True) ->
         given = spec.model_dump(exclude={"path"}, exclude_none=True)
         if not given:
             return data_files(spec.path, download=download)
-        return split_files(HubName(**{**vars(HubName.parse(spec.path)), **given}), download=download)
+        return split_files(
+            HubName(**{**vars(HubName.parse(spec.path)), **given}), download=download
+        )
     text = str(source)
     path = Path(text).expanduser()
     if path.is_dir():
@@ -61,7 +63,9 @@ def _folder(folder: Path) -> list[Path]:
     files = sorted(
         path
         for path in folder.rglob("*")
-        if path.suffix.lower() in READERS and path.is_file() and not _hidden(path.relative_to(folder))
+        if path.suffix.lower() in READERS
+        and path.is_file()
+        and not _hidden(path.relative_to(folder))
     )
     if not files:
         raise DataError(f"{folder}: no data file in this folder; expected {', '.join(READERS)}")
@@ -69,7 +73,9 @@ def _folder(folder: Path) -> list[Path]:
 
 
 def _matching(pattern: str) -> list[Path]:
-    found = sorted(Path(name) for name in glob.glob(str(Path(pattern).expanduser()), recursive=True))
+    found = sorted(
+        Path(name) for name in glob.glob(str(Path(pattern).expanduser()), recursive=True)
+    )
     files = [path for path in found if path.is_file() and path.suffix.lower() in READERS]
     if not files:
         raise DataError(f"{pattern}: no data file matches; expected {', '.join(READERS)}")

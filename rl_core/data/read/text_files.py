@@ -61,7 +61,9 @@ def read_json(file: Path, prompt_key: str, on_bad_line: OnBadLine) -> Iterator[R
     for number, (value, size, source) in enumerate(values, start=1):
         try:
             if not isinstance(value, str | dict):
-                raise UnreadableJson(f"row {number} is {_name(value)}; expected an object or a string")
+                raise UnreadableJson(
+                    f"row {number} is {_name(value)}; expected an object or a string"
+                )
             check_text(source, value)
         except DataError as error:
             on_bad_line(number, DataError(f"{file}:{number}: {error}"))
@@ -79,7 +81,9 @@ def check_text(source: str, value: Any) -> None:
         return
     if (found := _surrogate_in(value)) is not None:
         if 0xDC80 <= found <= 0xDCFF and chr(found) in source:
-            raise UnreadableJson(f"byte 0x{found - 0xDC00:02x} is not UTF-8; save the file as UTF-8")
+            raise UnreadableJson(
+                f"byte 0x{found - 0xDC00:02x} is not UTF-8; save the file as UTF-8"
+            )
         raise UnreadableJson(f"\\u{found:04x} is half a surrogate pair, which is no character")
 
 
@@ -103,7 +107,9 @@ def _refuse_other_encodings(file: Path) -> None:
     with file.open("rb") as raw:
         head = raw.read(4)
     if head[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\0" in head:
-        raise DataError(f"{file}: not UTF-8 (it looks like UTF-16 or UTF-32); save the file as UTF-8")
+        raise DataError(
+            f"{file}: not UTF-8 (it looks like UTF-16 or UTF-32); save the file as UTF-8"
+        )
 
 
 def _row_list(document: Any, file: Path, prompt_key: str) -> list[Any]:
@@ -116,16 +122,24 @@ def _row_list(document: Any, file: Path, prompt_key: str) -> list[Any]:
                 return value
             if key == "prompts" and isinstance(value, str):
                 return [value]
-        if any(key in document for key in keys if key != "prompts") or "responses_create_params" in document:
+        if (
+            any(key in document for key in keys if key != "prompts")
+            or "responses_create_params" in document
+        ):
             return [document]
     elif isinstance(document, list):
         return document
-    expected = f"a list of strings or objects, or an object with such a list or a text under {' or '.join(keys)}"
+    expected = (
+        "a list of strings or objects, or an object with such a list or a text under "
+        f"{' or '.join(keys)}"
+    )
     raise DataError(f"{file}: the top level is {_name(document)}; expected {expected}")
 
 
 def _is_conversation(value: list[Any]) -> bool:
-    return bool(value) and all(isinstance(item, dict) and {"role", "content"} <= item.keys() for item in value)
+    return bool(value) and all(
+        isinstance(item, dict) and {"role", "content"} <= item.keys() for item in value
+    )
 
 
 def _surrogate_in(value: Any) -> int | None:
@@ -143,5 +157,11 @@ def _surrogate_in(value: Any) -> int | None:
 
 
 def _name(value: Any) -> str:
-    names = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", type(None): "null"}
+    names = {
+        dict: "an object",
+        list: "a list",
+        str: "a string",
+        bool: "a boolean",
+        type(None): "null",
+    }
     return names.get(type(value), "a number")

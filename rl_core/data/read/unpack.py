@@ -98,10 +98,16 @@ def unpack_share(job: Extraction, advance: Advance) -> Extracted:
     try:
         for member in job.members:
             path = f"{job.folder}/{member.target}"
-            pieces = _loose(f"{job.source}/{member.name}") if member.packed is None else _unpacked(archive, member)
+            pieces = (
+                _loose(f"{job.source}/{member.name}")
+                if member.packed is None
+                else _unpacked(archive, member)
+            )
             digests[member.target], whole = _write(pieces, path)
             if job.check is not ImageCheck.NONE:
-                problem = image_problem(Path(path) if whole is None else whole, decode=job.check is ImageCheck.DECODE)
+                problem = image_problem(
+                    Path(path) if whole is None else whole, decode=job.check is ImageCheck.DECODE
+                )
                 if problem is not None:
                     bad[member.target] = problem
             unreported += 1
@@ -109,7 +115,9 @@ def unpack_share(job: Extraction, advance: Advance) -> Extracted:
                 advance(unreported)
                 unreported = 0
     except (_Damaged, zlib.error) as error:
-        raise DataError(f"{job.source}: a damaged or truncated zip archive ({error}); fetch it again") from error
+        raise DataError(
+            f"{job.source}: a damaged or truncated zip archive ({error}); fetch it again"
+        ) from error
     finally:
         os.close(archive)
     advance(unreported)
@@ -149,10 +157,14 @@ def _unpacked(archive: int, member: Member) -> Iterator[bytes]:
     for piece in pieces:
         size, checksum = size + len(piece), zlib.crc32(piece, checksum)
         if size > member.num_bytes:
-            raise _Damaged(f"{member.name!r} unpacks to more than the {member.num_bytes} bytes it declares")
+            raise _Damaged(
+                f"{member.name!r} unpacks to more than the {member.num_bytes} bytes it declares"
+            )
         yield piece
     if size != member.num_bytes:
-        raise _Damaged(f"{member.name!r} unpacks to {size} of the {member.num_bytes} bytes it declares")
+        raise _Damaged(
+            f"{member.name!r} unpacks to {size} of the {member.num_bytes} bytes it declares"
+        )
     if checksum != member.packed.checksum:
         raise _Damaged(f"bad CRC-32 for file {member.name!r}")
 

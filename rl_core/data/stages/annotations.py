@@ -92,14 +92,17 @@ def name_annotations(wanted: Mapping[str, str]) -> dict[str, str]:
     own = {name: PurePosixPath(path.replace("\\", "/")).name for name, path in wanted.items()}
     folded = [file.casefold() for file in own.values()]
     names = {
-        name: file if folded.count(file.casefold()) == 1 else re.sub(r"[^\w.-]+", "_", name) + ROWS_SUFFIX
+        name: file
+        if folded.count(file.casefold()) == 1
+        else re.sub(r"[^\w.-]+", "_", name) + ROWS_SUFFIX
         for name, file in own.items()
     }
     taken: dict[str, str] = {}
     for name, file in names.items():
         if file.casefold() in taken:
             raise DataError(
-                f"subsets {taken[file.casefold()]!r} and {name!r} share the file {file}; rename one of them"
+                f"subsets {taken[file.casefold()]!r} and {name!r} share the file {file}; rename "
+                "one of them"
             )
         taken[file.casefold()] = name
     return names
@@ -117,7 +120,10 @@ def judge_subsets(subsets: Sequence[Subset], advance: Advance) -> list[Judged]:
 def _judge(subset: Subset) -> Judged:
     judged, digest = Judged(subset.name), hashlib.sha256()
     contract, problem_of = preference_contract(), _image_judge(subset)
-    with _open_source(subset.source) as lines, (Path(subset.work) / subset.target).open("xb") as out:
+    with (
+        _open_source(subset.source) as lines,
+        (Path(subset.work) / subset.target).open("xb") as out,
+    ):
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
@@ -190,18 +196,25 @@ def _open_source(source: AnnotationSource) -> Iterator[IO[bytes]]:
 
 
 def _best(
-    input_dir: Path, name: str, wanted: str, found: Sequence[tuple[tuple[str, ...], AnnotationSource]]
+    input_dir: Path,
+    name: str,
+    wanted: str,
+    found: Sequence[tuple[tuple[str, ...], AnnotationSource]],
 ) -> AnnotationSource:
     parts = PurePosixPath(wanted.replace("\\", "/")).parts
     scored = [(_common_end(parts, other), source) for other, source in found]
     best = max((score for score, _ in scored), default=0)
     if not best:
         raise DataError(
-            f"{input_dir}: subset {name!r}: no file {parts[-1] if parts else wanted}; expected its annotations"
+            f"{input_dir}: subset {name!r}: no file {parts[-1] if parts else wanted}; expected "
+            "its annotations"
         )
     fitting = [source for score, source in scored if score == best]
     if len(fitting) > 1:
-        raise DataError(f"{input_dir}: subset {name!r}: {fitting[0]} and {fitting[1]} both fit {wanted!r}; rename one")
+        raise DataError(
+            f"{input_dir}: subset {name!r}: {fitting[0]} and {fitting[1]} both fit {wanted!r}; "
+            "rename one"
+        )
     return fitting[0]
 
 
@@ -215,4 +228,8 @@ def _common_end(one: Sequence[str], other: Sequence[str]) -> int:
 
 
 def _rows_only(parts: Parts) -> str | None:
-    return "/".join(parts) if parts[-1].lower().endswith(ROWS_SUFFIX) and parts[0] != "__MACOSX" else None
+    return (
+        "/".join(parts)
+        if parts[-1].lower().endswith(ROWS_SUFFIX) and parts[0] != "__MACOSX"
+        else None
+    )

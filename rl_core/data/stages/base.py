@@ -96,9 +96,13 @@ class Tally:
         if not self.kept:
             raise DataError(f"{found}, so none is left and nothing is published{listed}")
         if config.on_invalid == "fail" and bad:
-            raise DataError(f"{found}; mend them, or set on_invalid=drop and max_bad_fraction{listed}")
+            raise DataError(
+                f"{found}; mend them, or set on_invalid=drop and max_bad_fraction{listed}"
+            )
         if bad > config.max_bad_fraction * self.total:
-            raise DataError(f"{found}, more than max_bad_fraction {config.max_bad_fraction:g} allows{listed}")
+            raise DataError(
+                f"{found}, more than max_bad_fraction {config.max_bad_fraction:g} allows{listed}"
+            )
 
 
 @dataclass(frozen=True)
@@ -185,7 +189,8 @@ class Stage(ABC, Generic[ConfigT]):
         # A source that is fetched counts by its files and its commit, wherever it came from.
         values.pop("source_uri")
         return {
-            key: value if isinstance(value, str) else json.dumps(value, sort_keys=True) for key, value in values.items()
+            key: value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+            for key, value in values.items()
         }
 
     def job(self, sources: Mapping[str, SourceFile], revision: str | None) -> Job:
@@ -199,13 +204,21 @@ class Stage(ABC, Generic[ConfigT]):
             "revision": revision,
         }
         parts |= {label: source.sha256 for label, source in sources.items()}
-        return Job(self.config.stage, self.output, parts, list(sources.values()), self.sentinel, details=details)
+        return Job(
+            self.config.stage,
+            self.output,
+            parts,
+            list(sources.values()),
+            self.sentinel,
+            details=details,
+        )
 
     def _refuse_nesting(self) -> None:
         raw, output = self.input_dir.resolve(), self.output
         if raw == output or raw in output.parents or output in raw.parents:
             raise DataError(
-                f"output_dir {output} and input_dir {raw} lie inside each other; the output replaces its folder"
+                f"output_dir {output} and input_dir {raw} lie inside each other; the output "
+                "replaces its folder"
             )
 
 
@@ -215,7 +228,9 @@ def refuse_disagreement(work: Path, num_rows: int, built: Built) -> None:
     Raises: RLTrainError when they differ; nothing is published then.
     """
     if num_rows != built.counts["kept"]:
-        raise RLTrainError(f"{work}: the loader finds {num_rows} rows, preparation kept {built.counts['kept']}")
+        raise RLTrainError(
+            f"{work}: the loader finds {num_rows} rows, preparation kept {built.counts['kept']}"
+        )
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -225,10 +240,14 @@ def write_json(path: Path, value: Any) -> None:
 
 def write_preview(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Write a few rows for people to look at, one JSON object per line."""
-    atomic_write_text(path, "".join(json.dumps(row, ensure_ascii=False, sort_keys=True) + "\n" for row in rows))
+    atomic_write_text(
+        path, "".join(json.dumps(row, ensure_ascii=False, sort_keys=True) + "\n" for row in rows)
+    )
 
 
 def slug(problem: Problem) -> str:
     """Return a problem's reason as a counter's name: `question_missing`."""
-    words = f"{problem.field.partition('[')[0].partition('.')[0]} {problem.reason}".replace("-", " ").split()
+    words = f"{problem.field.partition('[')[0].partition('.')[0]} {problem.reason}".replace(
+        "-", " "
+    ).split()
     return "_".join(word for word in words if word.isidentifier() or word.isdigit()).lower()

@@ -65,7 +65,9 @@ def read_blend(path: Path) -> list[Part]:
     try:
         document = json.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}); expected a blend in JSON") from error
+        raise DataError(
+            f"{path}: cannot be read ({error.strerror}); expected a blend in JSON"
+        ) from error
     except ValueError as error:
         raise DataError(f"{path}: not valid JSON ({error})") from error
     if not isinstance(document, Mapping):
@@ -74,8 +76,14 @@ def read_blend(path: Path) -> list[Part]:
         return list(_parts(path, document, None, ""))
     named = {key: _split_of(path, key) for key in document}
     if len(set(named.values())) != len(named) or Split.TRAIN not in named.values():
-        raise DataError(f'{path}: keys {", ".join(named)}; expected "datasets", or "train" and "val"')
-    parts = [part for key, split in named.items() for part in _parts(path, document[key], split, f"{key}.")]
+        raise DataError(
+            f'{path}: keys {", ".join(named)}; expected "datasets", or "train" and "val"'
+        )
+    parts = [
+        part
+        for key, split in named.items()
+        for part in _parts(path, document[key], split, f"{key}.")
+    ]
     return sorted(parts, key=lambda part: part.split is not Split.VAL)
 
 
@@ -83,16 +91,21 @@ def entry_files(entry: BlendEntry, folder: Path, *, download: bool) -> list[Path
     """Return the files of an entry, in order. Raises: DataError when there are none."""
     text = entry.path.removeprefix("hf://datasets/").removeprefix("hf://")
     local = next((path for path in (folder / text, Path(text).expanduser()) if path.exists()), None)
-    if entry.path.startswith("hf://") or (local is None and not Path(text).suffix and "*" not in text):
+    if entry.path.startswith("hf://") or (
+        local is None and not Path(text).suffix and "*" not in text
+    ):
         name = f"{text}/{entry.subset}" if entry.subset else text
         return data_files(
-            {"path": name, "split": entry.split or "train", "revision": entry.revision}, download=download
+            {"path": name, "split": entry.split or "train", "revision": entry.revision},
+            download=download,
         )
     files = data_files(local or folder / text if "*" not in text else str(folder / text))
     if local is not None and local.is_dir() and entry.split:
         chosen = [file for file in files if file.name.startswith(entry.split)]
         if not chosen:
-            raise DataError(f"{local}: no file begins with the split {entry.split!r}; there are {_names(files)}")
+            raise DataError(
+                f"{local}: no file begins with the split {entry.split!r}; there are {_names(files)}"
+            )
         return chosen
     return files
 
@@ -108,7 +121,9 @@ def _parts(path: Path, section: Any, split: Split | None, where: str) -> Iterato
         try:
             yield Part(BlendEntry(**entry), split)
         except ValidationError as error:
-            raise DataError(f"{path}: {describe_validation_error(error, place, BlendEntry)}") from error
+            raise DataError(
+                f"{path}: {describe_validation_error(error, place, BlendEntry)}"
+            ) from error
 
 
 def _split_of(path: Path, key: str) -> Split:

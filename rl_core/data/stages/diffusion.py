@@ -106,7 +106,10 @@ class Diffusion(Stage[DiffusionConfig]):
     def build(self, work: Path, context: Context) -> Built:
         stored = self._store_images(work, context)
         tally, counts, preview = Tally(), {}, []
-        for target, names in ((PROMPTS, self.config.prompts), (EVAL_PROMPTS, self.config.eval_prompts)):
+        for target, names in (
+            (PROMPTS, self.config.prompts),
+            (EVAL_PROMPTS, self.config.eval_prompts),
+        ):
             if not names:
                 continue
             seen: set[str] = set()
@@ -122,11 +125,17 @@ class Diffusion(Stage[DiffusionConfig]):
                         preview.append(row)
             if not counts[target]:
                 listed = "".join(f"\n  {example}" for example in tally.examples)
-                raise DataError(f"{', '.join(names)}: no prompt can be used, so nothing is published{listed}")
+                raise DataError(
+                    f"{', '.join(names)}: no prompt can be used, so nothing is published{listed}"
+                )
         tally.apply(self.config, self.input_dir)
         write_preview(work / PREVIEW, preview)
         images = sorted({name for name, problem in stored.values() if problem is None})
-        manifest = {"dataset_name": self.config.dataset_name, "row_stats": tally.counts(), "num_images": len(images)}
+        manifest = {
+            "dataset_name": self.config.dataset_name,
+            "row_stats": tally.counts(),
+            "num_images": len(images),
+        }
         write_json(work / MANIFEST, {**manifest, "files": counts})
         return Built(tally.counts(), {name: Path(name).stem for name in images})
 
@@ -135,7 +144,9 @@ class Diffusion(Stage[DiffusionConfig]):
         for target in (PROMPTS, EVAL_PROMPTS):
             if (work / target).is_file():
                 for raw in raw_values(work / target):
-                    media_prompt(raw.value, default_id="", folder=work, place=f"{target}:{raw.number}")
+                    media_prompt(
+                        raw.value, default_id="", folder=work, place=f"{target}:{raw.number}"
+                    )
                     rows += 1
         refuse_disagreement(work, rows, built)
 
@@ -153,7 +164,11 @@ class Diffusion(Stage[DiffusionConfig]):
         """Return the image's path below the prompt files, or its position; never its path on this
         machine."""
         inside = path.is_relative_to(self.input_dir)
-        return path.relative_to(self.input_dir).as_posix() if inside else f"outside/{position}/{path.name}"
+        return (
+            path.relative_to(self.input_dir).as_posix()
+            if inside
+            else f"outside/{position}/{path.name}"
+        )
 
     def _prompts(self, names: Sequence[str], tally: Tally) -> Iterator[tuple[str, MediaPrompt]]:
         """Yield the prompts of some files with their places; those that break the contract are
@@ -167,7 +182,9 @@ class Diffusion(Stage[DiffusionConfig]):
 
             accepted = 0
             for raw in raw_values(file, prompt_key=self.config.prompt_key, on_bad_line=unreadable):
-                row = {self.config.prompt_key: raw.value} if isinstance(raw.value, str) else raw.value
+                row = (
+                    {self.config.prompt_key: raw.value} if isinstance(raw.value, str) else raw.value
+                )
                 place = f"{file}:{raw.number}"
                 if problems := contract.problems(row):
                     tally.refuse(slug(problems[0]), place, problems[0].at("").strip())
@@ -193,7 +210,11 @@ class Diffusion(Stage[DiffusionConfig]):
         tally: Tally,
     ) -> dict[str, Any] | None:
         if prompt.prompt_id in seen:
-            tally.refuse("duplicate_prompt_id", place, f"field prompt_id: {prompt.prompt_id!r} is taken already")
+            tally.refuse(
+                "duplicate_prompt_id",
+                place,
+                f"field prompt_id: {prompt.prompt_id!r} is taken already",
+            )
             return None
         refs = []
         for ref in prompt.media_refs:
@@ -210,14 +231,22 @@ class Diffusion(Stage[DiffusionConfig]):
     def _store_images(self, work: Path, context: Context) -> dict[Path, tuple[str, str | None]]:
         """Store the images; return the name inside the cache, or the problem, by path."""
         paths = [str(path) for path in self._images]
-        limits = MediaLimits(max_bytes=self.config.max_image_bytes, max_pixels=self.config.max_image_pixels)
+        limits = MediaLimits(
+            max_bytes=self.config.max_image_bytes, max_pixels=self.config.max_image_pixels
+        )
         shares = [paths[i :: self.num_workers] for i in range(min(self.num_workers, len(paths)))]
         jobs = [
-            ImageJob(str(work), share, self.config.max_image_side, self.config.side_multiple, limits)
+            ImageJob(
+                str(work), share, self.config.max_image_side, self.config.side_multiple, limits
+            )
             for share in shares
         ]
         run = context.runner(sum(path.stat().st_size for path in self._images if path.is_file()))
-        results = run("rl_core.data.stages.diffusion:store_images", jobs, context.advance("fit images", len(paths)))
+        results = run(
+            "rl_core.data.stages.diffusion:store_images",
+            jobs,
+            context.advance("fit images", len(paths)),
+        )
         return {Path(path): found for part in results for path, found in part.items()}
 
 
@@ -254,7 +283,9 @@ def fitted_png(path: str, max_side: int, multiple: int, limits: MediaLimits) -> 
         image = image.resize((size[0], size[1]), Image.Resampling.LANCZOS)
     width, height = (side // multiple * multiple for side in image.size)
     if not width or not height:
-        raise DataError(f"{path}: {image.width} x {image.height} pixels are fewer than side_multiple {multiple}")
+        raise DataError(
+            f"{path}: {image.width} x {image.height} pixels are fewer than side_multiple {multiple}"
+        )
     left, top = (image.width - width) // 2, (image.height - height) // 2
     file = io.BytesIO()
     image.crop((left, top, left + width, top + height)).save(file, "PNG")

@@ -45,7 +45,9 @@ class TableConfig(PluginConfig):
             return data_files(folder / self.path)
         if Path(self.path).expanduser().exists():
             return data_files(self.path)
-        return data_files({"path": self.path, "split": self.split, "revision": self.revision}, download=download)
+        return data_files(
+            {"path": self.path, "split": self.split, "revision": self.revision}, download=download
+        )
 
 
 def is_placeholder(row: Mapping[str, Any]) -> bool:
@@ -58,11 +60,18 @@ def placeholder_of(row: Mapping[str, Any]) -> tuple[str, int] | None:
     """Return the table and row that a placeholder names, or None if it names none."""
     name, pointer = row.get("dataset"), row.get(KEY)
     number = pointer.get("row") if isinstance(pointer, Mapping) else None
-    valid = isinstance(name, str) and isinstance(number, int) and not isinstance(number, bool) and number >= 0
+    valid = (
+        isinstance(name, str)
+        and isinstance(number, int)
+        and not isinstance(number, bool)
+        and number >= 0
+    )
     return (str(name), int(number or 0)) if valid else None
 
 
-def fetch_rows(files: Sequence[Path], table: TableConfig, wanted: Iterable[int]) -> dict[int, tuple[str, str]]:
+def fetch_rows(
+    files: Sequence[Path], table: TableConfig, wanted: Iterable[int]
+) -> dict[int, tuple[str, str]]:
     """Return question and answer of the wanted rows (from 0) of a table; rows without both are left
     out."""
     missing, found, number = set(wanted), {}, -1
@@ -84,14 +93,21 @@ def resolve(row: Mapping[str, Any], found: Mapping[int, tuple[str, str]]) -> dic
     """Return the complete row. Raises: DataError saying what the table lacks."""
     pointer = placeholder_of(row)
     if pointer is None:
-        raise DataError(f"field {KEY}: {row.get(KEY)!r} of dataset {row.get('dataset')!r}; expected a table and a row")
+        raise DataError(
+            f"field {KEY}: {row.get(KEY)!r} of dataset {row.get('dataset')!r}; expected a table "
+            "and a row"
+        )
     if pointer[1] not in found:
-        raise DataError(f"field {KEY}: table {pointer[0]!r} has no question and answer in row {pointer[1]}")
+        raise DataError(
+            f"field {KEY}: table {pointer[0]!r} has no question and answer in row {pointer[1]}"
+        )
     question, answer = found[pointer[1]]
     text = fill_template(row[KEY].get("question_template"), question)
     params = dict(get(row, PARAMS) or {})
     # Instructions that came with the row stay; only the question was missing.
-    kept = [m for m in as_list(params.get("input")) or [] if get(m, "role") in ("system", "developer")]
+    kept = [
+        m for m in as_list(params.get("input")) or [] if get(m, "role") in ("system", "developer")
+    ]
     params["input"] = [*kept, {"role": "user", "content": text}]
     rest = {key: value for key, value in row.items() if key != KEY}
     return {**rest, "question": text, "expected_answer": answer, PARAMS: params}
@@ -107,7 +123,8 @@ def fill_template(template: Any, question: str) -> str:
     if template is None or template == "":
         return question
     raise DataError(
-        f"field {KEY}.question_template: {template!r}; expected prefix and suffix, or a text with {{question}}"
+        f"field {KEY}.question_template: {template!r}; expected prefix and suffix, or a text "
+        "with {question}"
     )
 
 

@@ -29,7 +29,12 @@ def split_files(path: Path, split: str) -> list[Path]:
     elif (path / PARQUET).is_file():
         found = [path / PARQUET] if split == "train" else []
     else:
-        raise DataError(f"{path}: not a list of prompt rows; name it where the trainer of that data wants it")
+        raise DataError(
+            f"{path}: not a list of prompt rows; name it where the trainer of that data wants it"
+        )
     if not found:
-        raise DataError(f"{path}: has no rows for data.{split}; prepare it with held-out rows, or name another file")
+        raise DataError(
+            f"{path}: has no rows for data.{split}; prepare it with held-out rows, or name "
+            "another file"
+        )
     return found

@@ -58,7 +58,10 @@ def load_stage(
     shipped = DEPLOYMENTS / "prep" / f"{name_or_path}.yaml"
     path = shipped if shipped.is_file() else Path(name_or_path).expanduser()
     if path.suffix.lower() not in {".yaml", ".yml"} or not path.is_file():
-        raise RecipeError(f"unknown stage {name_or_path!r}{nearest(name_or_path, stage_names())}, or give a .yaml path")
+        raise RecipeError(
+            f"unknown stage {name_or_path!r}{nearest(name_or_path, stage_names())}, or give a "
+            ".yaml path"
+        )
     values = resolved(merge_overrides(read_yaml(path), overrides, path), path)
     values |= {"input_dir": str(input_dir)} if input_dir is not None else {}
     values |= {"output_dir": str(output_dir)} if output_dir is not None else {}
@@ -68,7 +71,9 @@ def load_stage(
     except ValidationError as error:
         known = f"known keys: {', '.join(sorted(cls.Config.model_fields))}"
         problems = describe_validation_error(error, "", cls.Config).splitlines()
-        raise RecipeError("\n".join([*(f"{path.name}: {line}" for line in problems), known])) from error
+        raise RecipeError(
+            "\n".join([*(f"{path.name}: {line}" for line in problems), known])
+        ) from error
     return cls(config)
 
 
@@ -79,8 +84,14 @@ def plan_stage(stage: Stage[Any], home: Home | None = None) -> StagePlan:
     settings = stage.config.model_dump(mode="json")
     if missing := stage.missing():
         fetched = f"{stage.config.source_uri} would be fetched into {stage.input_dir} first"
-        advice = fetched if stage.config.source_uri else "nothing says where to fetch them from (source_uri is not set)"
-        return StagePlan(*place, False, f"missing {', '.join(missing)}: {advice}", settings=settings)
+        advice = (
+            fetched
+            if stage.config.source_uri
+            else "nothing says where to fetch them from (source_uri is not set)"
+        )
+        return StagePlan(
+            *place, False, f"missing {', '.join(missing)}: {advice}", settings=settings
+        )
     sources = fingerprint_all(stage.inputs(), _memo_dir(home))
     job = stage.job(sources, recorded_revision(stage.input_dir))
     plan = plan_job(job)
@@ -103,11 +114,15 @@ def prepare_stage(
     Raises: DataError, StorageError; the receipt next to the output records the error too.
     """
     context = context or Context()
-    raw = ensure_raw_dir(stage.input_dir, stage.config.source_uri, stage.required, env_name=stage.env_name, note=note)
+    raw = ensure_raw_dir(
+        stage.input_dir, stage.config.source_uri, stage.required, env_name=stage.env_name, note=note
+    )
     inputs = stage.inputs()
     sources = fingerprint_all(inputs, _memo_dir(home), context.advance("read inputs", len(inputs)))
     job = stage.job(sources, raw.revision)
-    return run_job(job, lambda work: stage.build(work, context), check=stage.check, force=force, note=note)[1]
+    return run_job(
+        job, lambda work: stage.build(work, context), check=stage.check, force=force, note=note
+    )[1]
 
 
 def _memo_dir(home: Home | None) -> Path:

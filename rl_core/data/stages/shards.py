@@ -60,7 +60,11 @@ class Written:
 def placeholder_rows(file: Path) -> Iterator[tuple[str, int]]:
     """Yield the table rows that a file's placeholders name."""
     for raw in raw_values(file, on_bad_line=lambda *_: None):
-        if isinstance(raw.value, Mapping) and is_placeholder(raw.value) and (pointer := placeholder_of(raw.value)):
+        if (
+            isinstance(raw.value, Mapping)
+            and is_placeholder(raw.value)
+            and (pointer := placeholder_of(raw.value))
+        ):
             yield pointer
 
 
@@ -78,7 +82,9 @@ def write_shard(job: ShardJob, advance: Advance) -> Written:
         written.tally.refuse("unreadable_line", f"{file}:{number}", str(error))
 
     with ExitStack() as stack:
-        shards = {split: stack.enter_context(_Shard(Path(job.work), split, job.index)) for split in Split}
+        shards = {
+            split: stack.enter_context(_Shard(Path(job.work), split, job.index)) for split in Split
+        }
         for raw in raw_values(file, on_bad_line=unreadable):
             row = _judged(raw.value, f"{file}:{raw.number}", job, written)
             if row is None:
@@ -86,7 +92,11 @@ def write_shard(job: ShardJob, advance: Advance) -> Written:
             key = prompt_digest(row)
             split = job.split or _split_of(key, job)
             if split is Split.TRAIN and key in held_out:
-                written.tally.refuse(LEAK, f"{file}:{raw.number}", "the prompt is also in a held-out part of the blend")
+                written.tally.refuse(
+                    LEAK,
+                    f"{file}:{raw.number}",
+                    "the prompt is also in a held-out part of the blend",
+                )
                 continue
             if job.split is Split.VAL:
                 written.val_keys.add(key)
@@ -132,7 +142,13 @@ class _Shard:
 
     def entry(self, label: str) -> dict[str, Any]:
         digest = self._digest.hexdigest()
-        return {"path": self.name, "split": self.split, "num_rows": self.num_rows, "sha256": digest, "source": label}
+        return {
+            "path": self.name,
+            "split": self.split,
+            "num_rows": self.num_rows,
+            "sha256": digest,
+            "source": label,
+        }
 
 
 def _judged(value: Any, place: str, job: ShardJob, written: Written) -> dict[str, Any] | None:
@@ -184,8 +200,14 @@ def _plain(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     plain = []
     for message in messages:
         parts = as_list(message.get("content"))
-        content = message.get("content") if parts is None else json.dumps(parts, sort_keys=True, ensure_ascii=False)
-        whole = {"role": message["role"], "content": content} if "role" in message else _item(message)
+        content = (
+            message.get("content")
+            if parts is None
+            else json.dumps(parts, sort_keys=True, ensure_ascii=False)
+        )
+        whole = (
+            {"role": message["role"], "content": content} if "role" in message else _item(message)
+        )
         plain.append(whole)
     return plain
 

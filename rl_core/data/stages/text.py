@@ -15,7 +15,15 @@ from typing import Any
 from pydantic import Field
 
 from rl_core.data.stages import stages
-from rl_core.data.stages.base import Context, Stage, StageConfig, Tally, refuse_disagreement, write_json, write_preview
+from rl_core.data.stages.base import (
+    Context,
+    Stage,
+    StageConfig,
+    Tally,
+    refuse_disagreement,
+    write_json,
+    write_preview,
+)
 from rl_core.data.stages.blend import Part, Split, entry_files, read_blend
 from rl_core.data.stages.placeholders import UNRESOLVED, TableConfig, fetch_rows
 from rl_core.data.stages.shards import ShardJob, Written, placeholder_rows, read_shard
@@ -69,9 +77,15 @@ class Text(Stage[TextConfig]):
 
     def inputs(self) -> Mapping[str, Path]:
         tables = {
-            f"table {name}/{index}": file for name, files in self._tables.items() for index, file in enumerate(files)
+            f"table {name}/{index}": file
+            for name, files in self._tables.items()
+            for index, file in enumerate(files)
         }
-        return {self.config.blend: self._blend, **{one.label: one.file for one in self._inputs}, **tables}
+        return {
+            self.config.blend: self._blend,
+            **{one.label: one.file for one in self._inputs},
+            **tables,
+        }
 
     def build(self, work: Path, context: Context) -> Built:
         found = self._resolve_placeholders(context)
@@ -82,7 +96,9 @@ class Text(Stage[TextConfig]):
         # Held-out parts first: what they ask must not be trained on.
         for split in (Split.VAL, None, Split.TRAIN):
             jobs = [self._job(work, index, one, found, held_out) for index, one in self._of(split)]
-            for job, results in zip(jobs, run("rl_core.data.stages.shards:write_shard", jobs, advance), strict=True):
+            for job, results in zip(
+                jobs, run("rl_core.data.stages.shards:write_shard", jobs, advance), strict=True
+            ):
                 written[job.label] = results
                 held_out = sorted({*held_out, *results.val_keys})
         ordered = [written[one.label] for one in self._inputs]
@@ -92,12 +108,19 @@ class Text(Stage[TextConfig]):
         self._refuse_unresolved(tally, sum(one.num_placeholders for one in ordered))
         tally.apply(self.config, self._blend)
         shards = [shard for one in ordered for shard in one.shards]
-        counts = {split.value: sum(s["num_rows"] for s in shards if s["split"] == split) for split in Split}
+        counts = {
+            split.value: sum(s["num_rows"] for s in shards if s["split"] == split)
+            for split in Split
+        }
         if not counts[Split.TRAIN]:
-            raise DataError(f"{self._blend}: no training row is left; lower val_fraction, or raise a weight")
+            raise DataError(
+                f"{self._blend}: no training row is left; lower val_fraction, or raise a weight"
+            )
         write_json(work / MANIFEST, self._manifest(tally, counts, shards, ordered))
         write_preview(work / PREVIEW, [row for one in ordered for row in one.preview])
-        return Built({**tally.counts(), **counts}, {shard["path"]: shard["sha256"] for shard in shards})
+        return Built(
+            {**tally.counts(), **counts}, {shard["path"]: shard["sha256"] for shard in shards}
+        )
 
     def check(self, work: Path, built: Built) -> None:
         files = sorted(path for split in Split for path in (work / split).glob("*.jsonl"))
@@ -118,7 +141,10 @@ class Text(Stage[TextConfig]):
         ]
         labels = [one.label for one in found]
         if twice := {label for label in labels if labels.count(label) > 1}:
-            raise DataError(f"{self._blend}: two datasets are called {sorted(twice)[0].split('/')[1]!r}; rename one")
+            raise DataError(
+                f"{self._blend}: two datasets are called {sorted(twice)[0].split('/')[1]!r}; "
+                "rename one"
+            )
         return found
 
     @cached_property
@@ -142,7 +168,9 @@ class Text(Stage[TextConfig]):
     def _resolve_placeholders(self, context: Context) -> dict[str, dict[int, tuple[str, str]]]:
         advance, found = context.advance("read tables", len(self._tables)), {}
         for name, files in self._tables.items():
-            found[name] = fetch_rows(files, self.config.placeholder_tables[name], self._pointers[name])
+            found[name] = fetch_rows(
+                files, self.config.placeholder_tables[name], self._pointers[name]
+            )
             advance(1)
         return found
 
@@ -179,16 +207,24 @@ class Text(Stage[TextConfig]):
             tables = f"; no placeholder_tables entry for {', '.join(unknown)}" if unknown else ""
             listed = "".join(f"\n  {example}" for example in tally.examples)
             raise DataError(
-                f"{self._blend}: {unresolved} of {num_placeholders} placeholder rows lead nowhere, more than "
-                f"max_unresolved_fraction {self.config.max_unresolved_fraction:g} allows{tables}{listed}"
+                f"{self._blend}: {unresolved} of {num_placeholders} placeholder rows lead "
+                "nowhere, more than max_unresolved_fraction "
+                f"{self.config.max_unresolved_fraction:g} allows{tables}{listed}"
             )
 
     def _manifest(
-        self, tally: Tally, counts: Mapping[str, int], shards: list[dict[str, Any]], ordered: list[Written]
+        self,
+        tally: Tally,
+        counts: Mapping[str, int],
+        shards: list[dict[str, Any]],
+        ordered: list[Written],
     ) -> dict[str, Any]:
         return {
             "dataset_name": self.config.dataset_name,
-            **{split.value: [shard["path"] for shard in shards if shard["split"] == split] for split in Split},
+            **{
+                split.value: [shard["path"] for shard in shards if shard["split"] == split]
+                for split in Split
+            },
             "num_rows": dict(counts),
             "row_stats": tally.counts(),
             "datasets": {

@@ -23,7 +23,15 @@ from rl_core.data.order.vision_dataset import (
 from rl_core.data.read.archives import ArchiveLimits, Parts, extract, list_members
 from rl_core.data.read.unpack import ImageCheck
 from rl_core.data.stages import stages
-from rl_core.data.stages.base import Context, Stage, StageConfig, Tally, refuse_disagreement, write_json, write_preview
+from rl_core.data.stages.base import (
+    Context,
+    Stage,
+    StageConfig,
+    Tally,
+    refuse_disagreement,
+    write_json,
+    write_preview,
+)
 from rl_core.data.store.publish import Built
 
 PREVIEW = "mmpr_tiny_preview.jsonl"
@@ -80,7 +88,10 @@ class Vision(Stage[VisionConfig]):
         tally.apply(self.config, self.input_dir / PARQUET)
         write_preview(work / PREVIEW, preview)
         summary = {"dataset_name": self.config.dataset_name, "row_stats": tally.counts()}
-        write_json(work / SUMMARY, {**summary, "num_images": len(images.digests), "bad_images": images.bad_images})
+        write_json(
+            work / SUMMARY,
+            {**summary, "num_images": len(images.digests), "bad_images": images.bad_images},
+        )
         return Built(tally.counts(), images.digests)
 
     def check(self, work: Path, built: Built) -> None:
@@ -89,7 +100,13 @@ class Vision(Stage[VisionConfig]):
 
 def _shown(row: VisionRow) -> dict[str, object]:
     image = row.image if isinstance(row.image, str) else f"<{len(row.image)} bytes>"
-    return {"row": row.row, "images": [image], "question": row.question, "answer": row.answer, "task_name": "mmpr_tiny"}
+    return {
+        "row": row.row,
+        "images": [image],
+        "question": row.question,
+        "answer": row.answer,
+        "task_name": "mmpr_tiny",
+    }
 
 
 def _place(parts: Parts) -> str | None:

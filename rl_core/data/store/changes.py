@@ -34,7 +34,10 @@ class Check:
     detail: str = ""
 
     def __str__(self) -> str:
-        return f"{self.condition:8} {self.what:8} {self.path}{f'  ({self.detail})' if self.detail else ''}"
+        return (
+            f"{self.condition:8} {self.what:8} "
+            f"{self.path}{f'  ({self.detail})' if self.detail else ''}"
+        )
 
 
 def check_sources(sources: Sequence[SourceFile]) -> Iterator[Check]:
@@ -46,7 +49,12 @@ def check_sources(sources: Sequence[SourceFile]) -> Iterator[Check]:
         elif (found := sha256_file(path)) == source.sha256:
             yield Check("source", source.path, Condition.SAME)
         else:
-            yield Check("source", source.path, Condition.CHANGED, f"sha256 {found}, recorded {source.sha256}")
+            yield Check(
+                "source",
+                source.path,
+                Condition.CHANGED,
+                f"sha256 {found}, recorded {source.sha256}",
+            )
 
 
 def check_cache(cache: CacheReceipt) -> Check:
@@ -55,9 +63,13 @@ def check_cache(cache: CacheReceipt) -> Check:
     if sentinel is None:
         return Check("cache", cache.path, Condition.MISSING, "no complete preparation is there")
     if sentinel.run_hash != cache.run_hash:
-        return Check("cache", cache.path, Condition.CHANGED, f"holds preparation {sentinel.run_hash[:12]}")
+        return Check(
+            "cache", cache.path, Condition.CHANGED, f"holds preparation {sentinel.run_hash[:12]}"
+        )
     damaged = damaged_file(cache.path, sentinel)
-    return Check("cache", cache.path, Condition.CHANGED if damaged else Condition.SAME, damaged or "")
+    return Check(
+        "cache", cache.path, Condition.CHANGED if damaged else Condition.SAME, damaged or ""
+    )
 
 
 def check_weights(folder: str, recorded: str) -> Check:
@@ -70,4 +82,6 @@ def check_weights(folder: str, recorded: str) -> Check:
     found = weights_digest(folder)
     if found == recorded:
         return Check("weights", folder, Condition.SAME)
-    return Check("weights", folder, Condition.CHANGED, f"digest {found or 'none'}, recorded {recorded}")
+    return Check(
+        "weights", folder, Condition.CHANGED, f"digest {found or 'none'}, recorded {recorded}"
+    )

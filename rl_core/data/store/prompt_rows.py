@@ -22,7 +22,9 @@ class PreparedWriter:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        self._schema = pa.schema([("row", pa.string()), ("uid", pa.string()), ("num_tokens", pa.int32())])
+        self._schema = pa.schema(
+            [("row", pa.string()), ("uid", pa.string()), ("num_tokens", pa.int32())]
+        )
         self._writer = pq.ParquetWriter(path, self._schema)
         self.num_rows = 0
 
@@ -36,7 +38,10 @@ class PreparedWriter:
         """Append items and the token counts of their prompts."""
         import pyarrow as pa
 
-        texts = [to_json({k: v for k, v in item.items() if k != "uid"}, f"row {item['uid']}") for item in items]
+        texts = [
+            to_json({k: v for k, v in item.items() if k != "uid"}, f"row {item['uid']}")
+            for item in items
+        ]
         columns = [texts, [item["uid"] for item in items], num_tokens]
         table = pa.table(dict(zip(COLUMNS, columns, strict=True)), schema=self._schema)
         self._writer.write_table(table)

@@ -74,12 +74,19 @@ def open_published(folder: Path | str, name: str, run_hash: str | None = None) -
     root = Path(folder).expanduser().resolve()
     sentinel = parse_sentinel(root, name)
     if sentinel is None:
-        raise DataError(f"{folder}: no readable {name}, so this is no complete preparation; prepare it again")
+        raise DataError(
+            f"{folder}: no readable {name}, so this is no complete preparation; prepare it again"
+        )
     if run_hash is not None and sentinel.run_hash != run_hash:
-        raise DataError(f"{folder}: holds preparation {sentinel.run_hash[:12]}, not {run_hash[:12]}; prepare it again")
+        raise DataError(
+            f"{folder}: holds preparation {sentinel.run_hash[:12]}, not {run_hash[:12]}; prepare "
+            "it again"
+        )
     memo = receipts_dir(root) / f"{sentinel.run_hash[:HASH_CHARS]}.files.json"
     if (damaged := damaged_file(root, sentinel, memo if memo.is_file() else None)) is not None:
-        raise DataError(f"{folder}: {damaged} is missing or is not what was prepared; prepare it again")
+        raise DataError(
+            f"{folder}: {damaged} is missing or is not what was prepared; prepare it again"
+        )
     return sentinel
 
 
@@ -125,7 +132,11 @@ def publish(
 
     def found() -> Sentinel | None:
         known = None if force else parse_sentinel(target, sentinel_name)
-        return known if known and known.run_hash == run_hash and damaged_file(target, known, memo) is None else None
+        return (
+            known
+            if known and known.run_hash == run_hash and damaged_file(target, known, memo) is None
+            else None
+        )
 
     try:
         # A hit writes nothing, so it needs no lock and no permission.
@@ -140,7 +151,10 @@ def publish(
             draft = Sentinel(run_hash=run_hash, parts=dict(parts or {}), counts={}, files={})
             sentinel = _build_and_rename(target, build, check, sentinel_name, draft)
             if memo is not None:
-                values = {f"{d} {name}": _stat_key(f"{target}/{name}") for name, d in sentinel.files.items()}
+                values = {
+                    f"{d} {name}": _stat_key(f"{target}/{name}")
+                    for name, d in sentinel.files.items()
+                }
                 _write_memo(memo, values)
             return sentinel, False
     except OSError as error:
@@ -165,7 +179,11 @@ def receipts_dir(target: Path) -> Path:
 
 
 def _build_and_rename(
-    target: Path, build: Build, check: Callable[[Path, Built], None] | None, sentinel_name: str, draft: Sentinel
+    target: Path,
+    build: Build,
+    check: Callable[[Path, Built], None] | None,
+    sentinel_name: str,
+    draft: Sentinel,
 ) -> Sentinel:
     work = target.parent / f".build-{target.name}-{uuid.uuid4().hex[:8]}"
     work.mkdir()
@@ -173,7 +191,10 @@ def _build_and_rename(
         built = build(work)
         if check is not None:
             check(work, built)
-        digests = {name: built.digests.get(name) or sha256_file(work / name) for name in sorted(files_below(work))}
+        digests = {
+            name: built.digests.get(name) or sha256_file(work / name)
+            for name in sorted(files_below(work))
+        }
         sync_tree(work)
         if target.exists():
             target.rename(work.with_name(work.name.replace(".build-", ".old-", 1)))

@@ -25,9 +25,13 @@ class ReferenceStore:
     def __init__(self, folder: Path, uids: Sequence[str]) -> None:
         self._offsets = np.load(folder / OFFSETS)
         size = (folder / VALUES).stat().st_size
-        self._values = np.memmap(folder / VALUES, np.float32, "r") if size else np.zeros(0, np.float32)
+        self._values = (
+            np.memmap(folder / VALUES, np.float32, "r") if size else np.zeros(0, np.float32)
+        )
         if len(self._offsets) != 2 * len(uids) + 1 or size != 4 * int(self._offsets[-1]):
-            raise DataError(f"{folder}: does not hold the {len(uids)} pairs it was made for; remove it")
+            raise DataError(
+                f"{folder}: does not hold the {len(uids)} pairs it was made for; remove it"
+            )
         self._place = {uid: place for place, uid in enumerate(uids)}
 
     def __contains__(self, uid: object) -> bool:
@@ -36,13 +40,17 @@ class ReferenceStore:
     def __getitem__(self, uid: str) -> tuple[list[float], list[float]]:
         first = 2 * self._place[uid]
         chosen, rejected = (
-            self._values[self._offsets[at] : self._offsets[at + 1]].tolist() for at in (first, first + 1)
+            self._values[self._offsets[at] : self._offsets[at + 1]].tolist()
+            for at in (first, first + 1)
         )
         return chosen, rejected
 
 
 def open_store(
-    cache_root: Path, parts: Mapping[str, str], uids: Sequence[str], compute: Callable[[], Iterator[Answers]]
+    cache_root: Path,
+    parts: Mapping[str, str],
+    uids: Sequence[str],
+    compute: Callable[[], Iterator[Answers]],
 ) -> ReferenceStore:
     """Return the store for these pairs, computed if it does not exist.
 

@@ -30,14 +30,18 @@ class CachePlan:
     folder: Path
 
 
-def cache_job(name: str, cache_root: Path, parts: Mapping[str, str], files: Mapping[str, list[SourceFile]]) -> Job:
+def cache_job(
+    name: str, cache_root: Path, parts: Mapping[str, str], files: Mapping[str, list[SourceFile]]
+) -> Job:
     """Return the job of a cache.
 
     Args: parts: inputs of the rows besides the files. files: files of each split.
     """
     whole = {**parts, **file_parts(files)}
     folder = cache_root.expanduser() / f"{name}-{run_hash(whole)[:HASH_CHARS]}"
-    return Job(name, folder, whole, [file for split in SPLITS for file in files[split]], hashed_folder=True)
+    return Job(
+        name, folder, whole, [file for split in SPLITS for file in files[split]], hashed_folder=True
+    )
 
 
 def plan_of(job: Job) -> CachePlan:
@@ -46,7 +50,9 @@ def plan_of(job: Job) -> CachePlan:
     return CachePlan(job.run_hash, plan.hit, plan.explanation, job.target)
 
 
-def publish_cache(job: Job, build: Build, *, places: Mapping[str, str] | None = None) -> CacheReceipt:
+def publish_cache(
+    job: Job, build: Build, *, places: Mapping[str, str] | None = None
+) -> CacheReceipt:
     """Build the job if its result does not exist, and return the receipt.
 
     Args: places: paths of sources that training reads itself.
@@ -60,7 +66,11 @@ def publish_cache(job: Job, build: Build, *, places: Mapping[str, str] | None = 
         explanation=receipt.explanation,
         num_train_rows=counts["train"],
         num_eval_rows=counts["eval"],
-        dropped={key.removeprefix(_DROPPED): count for key, count in counts.items() if key.startswith(_DROPPED)},
+        dropped={
+            key.removeprefix(_DROPPED): count
+            for key, count in counts.items()
+            if key.startswith(_DROPPED)
+        },
         sources=list(job.sources),
         hash_parts=dict(job.parts),
         places=dict(places or {}),

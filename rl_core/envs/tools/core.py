@@ -52,7 +52,9 @@ class ToolGroup:
         """Call a tool. Raises: EnvError when the group has no tool of that name."""
         chosen = self.get_tool(tool_name)
         if chosen is None:
-            raise EnvError(f"{self.name} has no tool {tool_name!r} (known: {', '.join(self.get_tool_names())})")
+            raise EnvError(
+                f"{self.name} has no tool {tool_name!r} (known: {', '.join(self.get_tool_names())})"
+            )
         return chosen(*args, **kwargs)
 
     def close(self) -> None:

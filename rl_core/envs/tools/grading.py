@@ -55,7 +55,11 @@ def same_value(got: Any, expected: Any) -> bool:
     """Compare plain values as Python does, except that tuples equal lists and a float may differ by
     `TOLERANCE`."""
     if isinstance(expected, list | tuple):
-        return isinstance(got, list) and len(got) == len(expected) and all(map(same_value, got, expected))
+        return (
+            isinstance(got, list)
+            and len(got) == len(expected)
+            and all(map(same_value, got, expected))
+        )
     if isinstance(expected, Mapping):
         return (
             isinstance(got, Mapping)
@@ -87,7 +91,9 @@ def _same_word(got: str, expected: str) -> bool:
     if got_number == expected_number:
         return True
     is_whole = expected.lstrip("+-").isdigit()
-    return not is_whole and math.isclose(got_number, expected_number, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
+    return not is_whole and math.isclose(
+        got_number, expected_number, rel_tol=TOLERANCE, abs_tol=TOLERANCE
+    )
 
 
 def _number(word: str) -> Decimal | None:

@@ -9,7 +9,9 @@ MEMORY_BYTES = 4 * 2**30
 
 logging.disable(logging.CRITICAL)
 if __name__ == "worker":
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    resource.setrlimit(
+        resource.RLIMIT_AS, (MEMORY_BYTES, resource.getrlimit(resource.RLIMIT_AS)[1])
+    )
 
 
 def answer(sides: tuple[str, str]) -> bool:

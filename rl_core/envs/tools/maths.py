@@ -61,7 +61,9 @@ math_verifiers: Shared[None, MathVerifier] = Shared(MathVerifier)
 
 def _bare(text: str) -> str:
     text = text.strip().strip("$").strip()
-    return text[2:-2].strip() if text[:2] in (r"\(", r"\[") and text[-2:] in (r"\)", r"\]") else text
+    return (
+        text[2:-2].strip() if text[:2] in (r"\(", r"\[") and text[-2:] in (r"\)", r"\]") else text
+    )
 
 
 def _number(text: str) -> Decimal | None:

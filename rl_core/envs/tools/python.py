@@ -27,7 +27,9 @@ class PythonCodeExecutorToolGroup(ToolGroup):
         any. Each call starts afresh."""
         with self._pool.value.sandbox(code) as sandbox:
             execution = sandbox.run(timeout_s=self.timeout_s)
-        stdout, stderr = (text.decode("utf-8", "replace") for text in (execution.stdout, execution.stderr))
+        stdout, stderr = (
+            text.decode("utf-8", "replace") for text in (execution.stdout, execution.stderr)
+        )
         endings = {
             Outcome.TIMEOUT: f"TimeoutError: the code ran longer than {self.timeout_s:g} seconds\n",
             Outcome.LOST: "SystemError: the code ended its interpreter\n",

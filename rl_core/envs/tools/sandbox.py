@@ -40,7 +40,17 @@ ANSWER_TIMEOUT_S = 30.0
 """Seconds after a test's own deadline that the sandbox's answer is waited for, including its
 start."""
 GRACE_S = 2.0
-PRELOADED = ("random", "string", "datetime", "decimal", "fractions", "statistics", "queue", "threading", "copy")
+PRELOADED = (
+    "random",
+    "string",
+    "datetime",
+    "decimal",
+    "fractions",
+    "statistics",
+    "queue",
+    "threading",
+    "copy",
+)
 """Modules that a sandbox imports once for all tests of a program that mentions them."""
 
 
@@ -114,8 +124,16 @@ class Sandbox:
 
     def __init__(self, settings: SandboxSettings) -> None:
         self.settings = settings
-        self._home = tempfile.mkdtemp(prefix="rl-train-unsafe-") if settings.mode == SandboxMode.UNSAFE else None
-        self._process = bubblewrap.start_unsafe(self._home) if self._home else bubblewrap.start(settings.packages)
+        self._home = (
+            tempfile.mkdtemp(prefix="rl-train-unsafe-")
+            if settings.mode == SandboxMode.UNSAFE
+            else None
+        )
+        self._process = (
+            bubblewrap.start_unsafe(self._home)
+            if self._home
+            else bubblewrap.start(settings.packages)
+        )
         self._is_open = True
 
     @property
@@ -126,7 +144,9 @@ class Sandbox:
     def load(self, source: str) -> None:
         """Send the program to the sandbox, without running it. Raises: EnvError when the sandbox
         did not start."""
-        limits = self.settings.model_dump(include={"memory_bytes", "output_bytes", "threads", "open_files"})
+        limits = self.settings.model_dump(
+            include={"memory_bytes", "output_bytes", "threads", "open_files"}
+        )
         program_filter = seccomp.program_filter() or b""
         packages = [bubblewrap.PACKAGES] if self._home is None else [sysconfig.get_path("purelib")]
         setup = {
@@ -141,7 +161,14 @@ class Sandbox:
         except OSError as error:
             raise EnvError(f"a sandbox did not start: {self._complaint() or error}") from error
 
-    def run(self, *, timeout_s: float, stdin: str = "", call: Call | None = None, call_bare: bool = False) -> Execution:
+    def run(
+        self,
+        *,
+        timeout_s: float,
+        stdin: str = "",
+        call: Call | None = None,
+        call_bare: bool = False,
+    ) -> Execution:
         """Run the program once, in a fresh process.
 
         Args:
@@ -154,7 +181,9 @@ class Sandbox:
         """
         asked = {"name": call.name, "arguments": list(call.arguments)} if call else None
         try:
-            self._send({"stdin": stdin, "call": asked, "call_bare": call_bare, "timeout_s": timeout_s})
+            self._send(
+                {"stdin": stdin, "call": asked, "call_bare": call_bare, "timeout_s": timeout_s}
+            )
             return self._receive(time.monotonic() + timeout_s + ANSWER_TIMEOUT_S)
         except (OSError, EOFError):
             self.close()
@@ -174,7 +203,8 @@ class Sandbox:
         for pipe in (self._process.stdin, self._process.stdout):
             with suppress(OSError):
                 pipe.close()  # type: ignore[union-attr]
-        # The worker ends at the end of its requests, and as its process 1 takes the rest of the sandbox along.
+        # The worker ends at the end of its requests, and as its process 1 takes the rest of the
+        # sandbox along.
         try:
             self._process.wait(GRACE_S)
         except subprocess.TimeoutExpired:
@@ -203,7 +233,9 @@ class Sandbox:
         elif any(length == limit for length in lengths):
             outcome = Outcome.OUTPUT_LIMIT
         else:
-            outcome = Outcome.FINISHED if (how, code) == (sandbox_worker.EXITED, 0) else Outcome.FAILED
+            outcome = (
+                Outcome.FINISHED if (how, code) == (sandbox_worker.EXITED, 0) else Outcome.FAILED
+            )
         return Execution(outcome, stdout, stderr, result, wall_s, cpu_s)
 
     def _read(self, size: int, deadline: float) -> bytes:
@@ -224,7 +256,11 @@ class Sandbox:
             self._process.wait(GRACE_S)
         stderr = self._process.stderr
         ready = stderr is not None and select.select([stderr], [], [], 0)[0]
-        return os.read(stderr.fileno(), 4096).decode(errors="replace").strip() if ready and stderr else ""
+        return (
+            os.read(stderr.fileno(), 4096).decode(errors="replace").strip()
+            if ready and stderr
+            else ""
+        )
 
 
 class SandboxPool:

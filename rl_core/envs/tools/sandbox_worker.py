@@ -83,7 +83,8 @@ def main():
         return
     sys.path += setup["packages"]
     for name in setup["preload"]:
-        # Once here rather than in every test; a program that imports a missing package sees the error itself.
+        # Once here rather than in every test; a program that imports a missing package sees the
+        # error itself.
         with contextlib.suppress(ImportError):
             __import__(name)
     # What no fork collects, no fork copies.
@@ -132,9 +133,17 @@ def run_test(setup, request, namespace, requests_fd, answers_fd):
     _end_leftovers(child)
     os.close(stdin)
     blocks = [_content(fd, setup["limits"]["output_bytes"]) for fd in outputs]
-    how, code = (SIGNALLED, os.WTERMSIG(status)) if os.WIFSIGNALED(status) else (EXITED, os.WEXITSTATUS(status))
+    how, code = (
+        (SIGNALLED, os.WTERMSIG(status))
+        if os.WIFSIGNALED(status)
+        else (EXITED, os.WEXITSTATUS(status))
+    )
     head = ANSWER.pack(
-        TIMED_OUT if timed_out else how, code, wall_s, usage.ru_utime + usage.ru_stime, *map(len, blocks)
+        TIMED_OUT if timed_out else how,
+        code,
+        wall_s,
+        usage.ru_utime + usage.ru_stime,
+        *map(len, blocks),
     )
     return head + b"".join(blocks)
 
@@ -277,7 +286,9 @@ def _bare_function(names):
         return None
     solution = names.get("Solution")
     if isinstance(solution, type):
-        names = {name: getattr(solution(), name) for name in vars(solution) if not name.startswith("_")}
+        names = {
+            name: getattr(solution(), name) for name in vars(solution) if not name.startswith("_")
+        }
     kinds = (types.FunctionType, types.MethodType)
     functions = [f for f in names.values() if isinstance(f, kinds) and f.__module__ == "__main__"]
     called = {name for f in functions for name in _names_used(f.__code__) if name != f.__name__}
@@ -335,7 +346,10 @@ def plain(value):
     if isinstance(value, tuple | list):
         return [plain(item) for item in value]
     if isinstance(value, dict):
-        return {key if isinstance(key, str) else json.dumps(key): plain(item) for key, item in value.items()}
+        return {
+            key if isinstance(key, str) else json.dumps(key): plain(item)
+            for key, item in value.items()
+        }
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise TypeError(f"a solution returns numbers, text, lists or dicts, not {kind.__name__}")

@@ -40,7 +40,9 @@ class SearchClient:
         import httpx
 
         self.url = url
-        self._http = httpx.Client(limits=httpx.Limits(max_connections=64), trust_env=False, follow_redirects=False)
+        self._http = httpx.Client(
+            limits=httpx.Limits(max_connections=64), trust_env=False, follow_redirects=False
+        )
 
     def search(self, query: str, *, topk: int, timeout_s: float, max_tries: int) -> list[str]:
         """Return the contents of the documents found, best first; empty if there are none.
@@ -97,9 +99,14 @@ def _read(response: httpx.Response, deadline: float) -> bytes:
 def _documents(body: bytes) -> list[str]:
     try:
         groups = json.loads(body)["result"]
-        found = [item["document"]["contents"] if "document" in item else item["contents"] for item in _flat(groups)]
+        found = [
+            item["document"]["contents"] if "document" in item else item["contents"]
+            for item in _flat(groups)
+        ]
     except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise SearchError('the answer is not {"result": [[{"document": {"contents": ...}}]]}') from error
+        raise SearchError(
+            'the answer is not {"result": [[{"document": {"contents": ...}}]]}'
+        ) from error
     return [str(contents).strip() for contents in found]
 
 
@@ -114,7 +121,9 @@ search_clients: Shared[str, SearchClient] = Shared(SearchClient)
 class SearchToolGroup(ToolGroup):
     """Tool group with one tool, `search`."""
 
-    def __init__(self, search_url: str, topk: int = 3, timeout: float = 30.0, max_tries: int = 3) -> None:
+    def __init__(
+        self, search_url: str, topk: int = 3, timeout: float = 30.0, max_tries: int = 3
+    ) -> None:
         """Create the tool and lease a client.
 
         Args: topk: number of documents per search. timeout: seconds for one search, including
@@ -145,5 +154,7 @@ class SearchToolGroup(ToolGroup):
             )
         except SearchError as error:
             return f"Search error: {error}"
-        text = "\n\n".join(f"Doc {number}: {contents}" for number, contents in enumerate(documents, start=1))
+        text = "\n\n".join(
+            f"Doc {number}: {contents}" for number, contents in enumerate(documents, start=1)
+        )
         return text[:MAX_SHOWN_CHARACTERS] or "No search results found."

@@ -52,7 +52,9 @@ class Corpus:
             raise DataError("the corpus has no documents")
         self.documents = documents
         self._index = bm25s.BM25()
-        tokens = bm25s.tokenize([document["contents"] for document in documents], stopwords="en", show_progress=False)
+        tokens = bm25s.tokenize(
+            [document["contents"] for document in documents], stopwords="en", show_progress=False
+        )
         self._index.index(tokens, show_progress=False)
 
     @classmethod
@@ -80,7 +82,9 @@ class Corpus:
         known = [word for word in words[0] if word in self._index.vocab_dict]
         if not known:
             return []
-        indices, scores = self._index.retrieve([known], k=min(topk, len(self.documents)), show_progress=False)
+        indices, scores = self._index.retrieve(
+            [known], k=min(topk, len(self.documents)), show_progress=False
+        )
         pairs = zip(indices[0].tolist(), scores[0].tolist(), strict=True)
         return [(self.documents[index], float(score)) for index, score in pairs if score > 0]
 
@@ -93,7 +97,12 @@ def build_app(corpus: Corpus) -> FastAPI:
 
     def retrieve(request: RetrievalRequest) -> dict[str, Any]:
         queries = [request.query] if request.query is not None else request.queries or []
-        return {"result": [_answer(corpus.search(query, request.topk), request.return_scores) for query in queries]}
+        return {
+            "result": [
+                _answer(corpus.search(query, request.topk), request.return_scores)
+                for query in queries
+            ]
+        }
 
     def health() -> dict[str, Any]:
         return {"status": "ok", "documents": len(corpus.documents)}
@@ -104,7 +113,10 @@ def build_app(corpus: Corpus) -> FastAPI:
 
 
 def _answer(found: list[tuple[dict[str, Any], float]], with_scores: bool) -> list[dict[str, Any]]:
-    return [{"document": document, **({"score": score} if with_scores else {})} for document, score in found]
+    return [
+        {"document": document, **({"score": score} if with_scores else {})}
+        for document, score in found
+    ]
 
 
 def _document(line: str, index: int, place: str) -> dict[str, Any]:
@@ -118,5 +130,7 @@ def _document(line: str, index: int, place: str) -> dict[str, Any]:
     if contents is None and isinstance(value.get("text"), str):
         contents = "\n".join(part for part in (value.get("title"), value["text"]) if part)
     if not isinstance(contents, str) or not contents.strip():
-        raise DataError(f"{place} field contents: expected text (or title and text), got {contents!r}")
+        raise DataError(
+            f"{place} field contents: expected text (or title and text), got {contents!r}"
+        )
     return {"id": str(value.get("id", index)), "contents": contents}

@@ -62,14 +62,17 @@ def program_filter(machine: str | None = None) -> bytes | None:
     return _build(machine or platform.machine(), denied, threads_only=True)
 
 
-def _build(machine: str, denied: Iterable[tuple[int | None, int | None]], *, threads_only: bool) -> bytes | None:
+def _build(
+    machine: str, denied: Iterable[tuple[int | None, int | None]], *, threads_only: bool
+) -> bytes | None:
     if machine not in _AUDIT_ARCH:
         return None
     column = list(_AUDIT_ARCH).index(machine)
     code = [
         _step(_LOAD, _ARCH_AT),
         _step(_JUMP_EQUAL, _AUDIT_ARCH[machine], 1, 0),
-        # Another architecture's numbers mean other calls: a 32-bit entry would slip past every line below.
+        # Another architecture's numbers mean other calls: a 32-bit entry would slip past every line
+        # below.
         _step(_RETURN, _KILL),
         _step(_LOAD, _NUMBER_AT),
     ]
@@ -86,7 +89,8 @@ def _build(machine: str, denied: Iterable[tuple[int | None, int | None]], *, thr
 
 def _clone_for_threads_only(column: int) -> list[bytes]:
     return [
-        # clone3 hides its flags in memory, which a filter cannot read; at ENOSYS libc falls back to clone.
+        # clone3 hides its flags in memory, which a filter cannot read; at ENOSYS libc falls back to
+        # clone.
         _step(_JUMP_EQUAL, _CLONE3[column], 0, 1),
         _step(_RETURN, _ERRNO | _ENOSYS),
         _step(_JUMP_EQUAL, _CLONE[column], 0, 3),

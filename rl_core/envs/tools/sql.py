@@ -67,11 +67,16 @@ def database_file(root: str | Path, source: str, db_id: str) -> Path:
         raise EnvError(f"db_id {db_id!r} is not the name of a database folder")
     file = Path(root).expanduser() / folder / db_id / f"{db_id}.sqlite"
     if not file.is_file():
-        raise EnvError(f"db_id {db_id!r}: there is no database at {file}; set env_config.db_path to the folder above")
+        raise EnvError(
+            f"db_id {db_id!r}: there is no database at {file}; set env_config.db_path to the "
+            "folder above"
+        )
     return file
 
 
-def run_query(file: str | Path, sql: str, *, timeout_s: float, max_rows: int = MAX_ROWS) -> QueryResult:
+def run_query(
+    file: str | Path, sql: str, *, timeout_s: float, max_rows: int = MAX_ROWS
+) -> QueryResult:
     """Run one SELECT. Raises: SQLError."""
     try:
         sql.encode()
@@ -79,7 +84,9 @@ def run_query(file: str | Path, sql: str, *, timeout_s: float, max_rows: int = M
         raise SQLError("the query is not valid text") from error
     with leased(sql_workers) as workers:
         try:
-            found = workers.ask((str(Path(file).absolute()), sql, timeout_s, max_rows), timeout_s + HARD_STOP_S)
+            found = workers.ask(
+                (str(Path(file).absolute()), sql, timeout_s, max_rows), timeout_s + HARD_STOP_S
+            )
         except WorkerOverran as error:
             raise SQLError(f"timeout: the query took more than {timeout_s:g} seconds") from error
     if isinstance(found, str):
@@ -97,11 +104,17 @@ def is_ordered(sql: str) -> bool:
     return re.search(r"\border\s+by\b", "".join(outer), re.IGNORECASE) is not None
 
 
-def same_rows(got: Sequence[Sequence[Any]], expected: Sequence[Sequence[Any]], *, ordered: bool) -> bool:
+def same_rows(
+    got: Sequence[Sequence[Any]], expected: Sequence[Sequence[Any]], *, ordered: bool
+) -> bool:
     """Return True if two results are equal, as lists if `ordered`, else as multisets. Floats are
     compared to nine digits."""
     got_keys, expected_keys = ([tuple(map(_key, row)) for row in rows] for rows in (got, expected))
-    return got_keys == expected_keys if ordered else sorted(got_keys, key=repr) == sorted(expected_keys, key=repr)
+    return (
+        got_keys == expected_keys
+        if ordered
+        else sorted(got_keys, key=repr) == sorted(expected_keys, key=repr)
+    )
 
 
 def _key(value: Any) -> Any:
@@ -117,7 +130,10 @@ def as_table(result: QueryResult) -> str:
     text = "\n".join(lines) if result.rows else f"{lines[0]}\n(no rows)"
     if result.is_complete and len(text) <= MAX_SHOWN_CHARACTERS:
         return text
-    return f"Truncated to {SHOWN_ROWS} rows: " + "\n".join(lines[: SHOWN_ROWS + 1])[:MAX_SHOWN_CHARACTERS]
+    return (
+        f"Truncated to {SHOWN_ROWS} rows: "
+        + "\n".join(lines[: SHOWN_ROWS + 1])[:MAX_SHOWN_CHARACTERS]
+    )
 
 
 def _cell(value: Any) -> str:
@@ -140,7 +156,9 @@ class SQLCodeExecutorToolGroup(ToolGroup):
     def sql(self, query: str) -> str:
         """Return the result as a table, or the error."""
         try:
-            return as_table(run_query(self.file, query, timeout_s=self.timeout_s, max_rows=10 * SHOWN_ROWS))
+            return as_table(
+                run_query(self.file, query, timeout_s=self.timeout_s, max_rows=10 * SHOWN_ROWS)
+            )
         except SQLError as error:
             return f"Error executing SQL: {error}"
 

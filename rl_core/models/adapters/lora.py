@@ -34,10 +34,13 @@ def inject_lora(policy: Any, config: LoraConfig, seed: int, *, averaged: bool = 
     targets = config.target_modules or policy.lora_targets
     if not targets:
         raise ModelError(
-            f"lora: {type(policy.language_model).__name__} has no plain linear layer that an adapter could stand "
-            "beside; name others with lora.target_modules, or train all weights (lora: null)"
+            f"lora: {type(policy.language_model).__name__} has no plain linear layer that an "
+            "adapter could stand beside; name others with lora.target_modules, or train all "
+            "weights (lora: null)"
         )
-    left_out = _left_out(policy.model, targets) + _read_as_numbers(policy.model, config.target_modules)
+    left_out = _left_out(policy.model, targets) + _read_as_numbers(
+        policy.model, config.target_modules
+    )
     peft_config = PeftLoraConfig(
         r=config.rank,
         lora_alpha=config.alpha,  # type: ignore[arg-type]
@@ -48,7 +51,8 @@ def inject_lora(policy: Any, config: LoraConfig, seed: int, *, averaged: bool = 
     # peft's documented way to layers of one's own; underscored while it is experimental.
     peft_config._register_custom_module({nn.Linear: AdaptedLinear})
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-        # peft warns that its own merge of an adapter beside a tied matrix is wrong; ours unties (`merging`).
+        # peft warns that its own merge of an adapter beside a tied matrix is wrong; ours unties
+        # (`merging`).
         warnings.filterwarnings("ignore", message="Model has `tie_word_embeddings=True`")
         torch.manual_seed(seed)
         policy.model = get_peft_model(policy.model, peft_config)
@@ -82,8 +86,8 @@ def _read_as_numbers(model: nn.Module, asked: list[str] | None) -> list[str]:
             found.append(name)
             if any(name == one or name.endswith(f".{one}") for one in asked or ()):
                 raise ModelError(
-                    f"lora.target_modules: {own} of this model can carry no adapter, since its kernels read the weight "
-                    "without calling the layer; leave it out"
+                    f"lora.target_modules: {own} of this model can carry no adapter, since its "
+                    "kernels read the weight without calling the layer; leave it out"
                 ) from None
     return found
 
@@ -104,7 +108,9 @@ def _left_out(model: nn.Module, targets: list[str] | str) -> list[str]:
             is_linear = isinstance(module, nn.Linear)
             is_left_out = is_linear and (is_frozen or type(module).forward is not nn.Linear.forward)
         else:
-            is_left_out = is_frozen and any(name == one or name.endswith(f".{one}") for one in targets)
+            is_left_out = is_frozen and any(
+                name == one or name.endswith(f".{one}") for one in targets
+            )
         if is_left_out:
             left_out.append(name)
     return left_out
@@ -137,7 +143,9 @@ def adapter_in_use(policy: nn.Module, name: str) -> Iterator[None]:
     """Run forward passes of the block with another adapter, without gradients."""
     from peft.tuners.tuners_utils import BaseTunerLayer
 
-    layers: list[Any] = [module for module in policy.modules() if isinstance(module, BaseTunerLayer)]
+    layers: list[Any] = [
+        module for module in policy.modules() if isinstance(module, BaseTunerLayer)
+    ]
     # peft's own set_adapter also turns gradients on and off, which parameters in FSDP's hands must
     # not see. This can go when it can leave them alone.
     for layer in layers:

@@ -51,11 +51,15 @@ class Adapted:
         down, up = (of(name).float() for name in self.factors)
         scaling = self.layer.scaling[TRAINED]
         if isinstance(self.layer, lora.ParamWrapper) and self.layer.num_experts > 1:
-            # A is [experts * rank, in], B is [out, rank * experts]: an expert's rows, and every so many columns.
+            # A is [experts * rank, in], B is [out, rank * experts]: an expert's rows, and every so
+            # many columns.
             down_ERI = down.view(self.layer.num_experts, -1, down.shape[-1])
             up_ORE = up.view(up.shape[0], -1, self.layer.num_experts)
             swapped = self.layer._did_swap_in_out_features
-            return torch.einsum("ore,eri->eoi" if swapped else "ore,eri->eio", up_ORE, down_ERI) * scaling
+            return (
+                torch.einsum("ore,eri->eoi" if swapped else "ore,eri->eio", up_ORE, down_ERI)
+                * scaling
+            )
         if isinstance(self.layer, lora.Embedding):
             return (up @ down).T * scaling
         if isinstance(self.layer, lora.Linear | lora.ParamWrapper):
@@ -65,7 +69,8 @@ class Adapted:
         if isinstance(base, nn.modules.conv._ConvNd) and base.groups == 1:
             return (up.flatten(1) @ down.flatten(1)).view(base.weight.shape) * scaling
         raise ModelError(
-            f"{self.path}: an adapter on a {type(base).__name__} cannot be merged; set lora.export: adapter"
+            f"{self.path}: an adapter on a {type(base).__name__} cannot be merged; set "
+            "lora.export: adapter"
         )
 
 
@@ -76,13 +81,18 @@ def adapted_weights(model: nn.Module) -> dict[str, Adapted]:
 
     found: dict[str, Adapted] = {}
     for path, layer in model.named_modules():
-        if isinstance(layer, LoraLayer) and (TRAINED in layer.lora_A or TRAINED in layer.lora_embedding_A):
+        if isinstance(layer, LoraLayer) and (
+            TRAINED in layer.lora_A or TRAINED in layer.lora_embedding_A
+        ):
             name = f"{path}.{_below(layer)}"
             found[name] = Adapted(name, layer, path)
     known = {factor for one in found.values() for factor in one.factors}
     for name, _ in model.named_parameters():
         if is_adapter(name) and not is_averaged(name) and name not in known:
-            raise ModelError(f"{name} cannot be merged into a weight; use lora.export: adapter and sync mode adapter")
+            raise ModelError(
+                f"{name} cannot be merged into a weight; use lora.export: adapter and sync mode "
+                "adapter"
+            )
     return found
 
 
@@ -98,7 +108,9 @@ def places(model: nn.Module) -> dict[str, list[str]]:
 def unties(model: nn.Module, adapted: dict[str, Adapted]) -> bool:
     """Return True if merging unties matrices: an adapter belongs to one that is used in several
     places."""
-    return any(name in adapted for names in places(model).values() if len(names) > 1 for name in names)
+    return any(
+        name in adapted for names in places(model).values() if len(names) > 1 for name in names
+    )
 
 
 def untie(model: nn.Module) -> None:
@@ -110,7 +122,11 @@ def untie(model: nn.Module) -> None:
         for name in others:
             path, _, own = name.rpartition(".")
             kept = model.get_parameter(first)
-            setattr(model.get_submodule(path), own, nn.Parameter(kept.detach().clone(), kept.requires_grad))
+            setattr(
+                model.get_submodule(path),
+                own,
+                nn.Parameter(kept.detach().clone(), kept.requires_grad),
+            )
     for module in model.modules():
         if isinstance(module, PreTrainedModel):
             for config in (module.config, module.config.get_text_config()):

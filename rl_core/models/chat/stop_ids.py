@@ -28,7 +28,9 @@ def configured_stop_ids(model: Any) -> tuple[int, ...]:
 def sampled_stop_ids(model: Any, bundle: Chatting) -> tuple[int, ...]:
     """Return the tokens that end a reply in rollouts: the model's own, the tokenizer's, and those
     the chat template writes after one."""
-    template = ChatTemplate(bundle.processor or bundle.tokenizer, bundle.config.chat_template_kwargs)
+    template = ChatTemplate(
+        bundle.processor or bundle.tokenizer, bundle.config.chat_template_kwargs
+    )
     written = derive_turns(template, bundle.tokenizer).stop_ids
     return tuple(sorted({bundle.tokenizer.eos_token_id, *written, *configured_stop_ids(model)}))
 

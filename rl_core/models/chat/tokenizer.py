@@ -28,7 +28,9 @@ def load_tokenizer(source: str) -> Any:
         if tokenizer.chat_template is None:
             tokenizer.chat_template = _template_of_processor(name, revision)
     except (OSError, ValueError) as error:
-        raise ModelError(f"model.path {source}: cannot load a tokenizer: {_first_line(error)}") from error
+        raise ModelError(
+            f"model.path {source}: cannot load a tokenizer: {_first_line(error)}"
+        ) from error
     return _checked(tokenizer, source)
 
 
@@ -37,7 +39,12 @@ def _template_of_processor(name: str, revision: str) -> str | None:
     more libraries to load."""
     from transformers.utils.hub import cached_file
 
-    path = cached_file(name, CHAT_TEMPLATE_FILE, revision=revision or None, _raise_exceptions_for_missing_entries=False)
+    path = cached_file(
+        name,
+        CHAT_TEMPLATE_FILE,
+        revision=revision or None,
+        _raise_exceptions_for_missing_entries=False,
+    )
     return json.loads(Path(path).read_text(encoding="utf-8"))["chat_template"] if path else None
 
 
@@ -53,7 +60,9 @@ def load_processor(source: str) -> Any:
     try:
         processor: Any = AutoProcessor.from_pretrained(name, revision=revision or None)
     except (OSError, ValueError, ImportError) as error:
-        raise ModelError(f"model.path {source}: cannot load a processor: {_first_line(error)}") from error
+        raise ModelError(
+            f"model.path {source}: cannot load a processor: {_first_line(error)}"
+        ) from error
     if getattr(processor, "image_processor", None) is None:
         raise ModelError(f"model.path {source}: its processor takes no pictures")
     if processor.tokenizer.chat_template is None:
@@ -64,7 +73,10 @@ def load_processor(source: str) -> Any:
 
 def _checked(tokenizer: Any, source: str) -> Any:
     if tokenizer.chat_template is None:
-        raise ModelError(f"model.path {source}: the tokenizer has no chat template; use an instruction-tuned model")
+        raise ModelError(
+            f"model.path {source}: the tokenizer has no chat template; use an instruction-tuned "
+            "model"
+        )
     if tokenizer.eos_token_id is None:
         raise ModelError(f"model.path {source}: the tokenizer has no end-of-sequence token")
     if tokenizer.pad_token_id is None:
@@ -84,17 +96,28 @@ def check_words(tokenizer: Any, model: Any, path: str) -> int | None:
     """
     num_rows = model.get_input_embeddings().weight.shape[0]
     added = tokenizer.added_tokens_decoder
-    words = [number for number in tokenizer.get_vocab().values() if number not in added or not added[number].special]
+    words = [
+        number
+        for number in tokenizer.get_vocab().values()
+        if number not in added or not added[number].special
+    ]
     ends = getattr(model.generation_config, "eos_token_id", None)
     used = [*(ends if isinstance(ends, list | tuple) else [ends])]
-    used += [tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id, tokenizer.unk_token_id]
+    used += [
+        tokenizer.bos_token_id,
+        tokenizer.eos_token_id,
+        tokenizer.pad_token_id,
+        tokenizer.unk_token_id,
+    ]
     last = max([*words, *(number for number in used if number is not None)], default=-1)
     if last >= num_rows:
         raise ModelError(too_many_words(f"model.path {path}", last, num_rows))
     return num_rows if max(added, default=-1) >= num_rows else None
 
 
-def encode_chat(tokenizer: Any, messages: list[dict[str, Any]], template_kwargs: dict[str, Any]) -> list[int]:
+def encode_chat(
+    tokenizer: Any, messages: list[dict[str, Any]], template_kwargs: dict[str, Any]
+) -> list[int]:
     """Return token ids of a conversation, ending where the assistant's reply begins, or continues
     after a prefill."""
     text = ChatTemplate(tokenizer, template_kwargs).prompt(messages)

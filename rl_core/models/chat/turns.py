@@ -81,14 +81,21 @@ def continuation(
     # Templates run as Jinja and raise what they like.
     except Exception as error:
         roles = ", ".join(str(message.get("role")) for message in messages)
-        raise CannotContinue(f"the chat template refuses a turn of role {roles} after a reply: {error}") from error
+        raise CannotContinue(
+            f"the chat template refuses a turn of role {roles} after a reply: {error}"
+        ) from error
     if (times := whole.count(mark)) != 1:
         does = f"writes {times} times" if times else "leaves out"
-        raise CannotContinue(f"the chat template {does} the assistant's earlier turns; it cannot carry several turns")
+        raise CannotContinue(
+            f"the chat template {does} the assistant's earlier turns; it cannot carry several turns"
+        )
     head, _, rest = whole.partition(mark)
-    # What the template writes between its own opening and a reply, as Idefics3 does a space, the reply writes itself.
+    # What the template writes between its own opening and a reply, as Idefics3 does a space, the
+    # reply writes itself.
     if strict and not (head.startswith(before) and not head[len(before) :].strip()):
-        raise CannotContinue(f"the chat template rewrites what was said before: {_difference(before, head)}")
+        raise CannotContinue(
+            f"the chat template rewrites what was said before: {_difference(before, head)}"
+        )
     return rest
 
 
@@ -104,9 +111,13 @@ def derive_turns(template: ChatTemplate, tokenizer: Any) -> Turns:
     opening_ids = {
         one
         for role, one in openings.items()
-        if one is not None and one != closing and _opens(template, tokenizer, role, openings["user"])
+        if one is not None
+        and one != closing
+        and _opens(template, tokenizer, role, openings["user"])
     }
-    ends = [one for one in (closing, openings["user"]) if one is not None and one not in opening_ids]
+    ends = [
+        one for one in (closing, openings["user"]) if one is not None and one not in opening_ids
+    ]
     cannot = _refusal(template, strict=False)
     return Turns(
         stop_ids=frozenset(found),
@@ -136,7 +147,9 @@ def _closing(template: ChatTemplate) -> str:
 
 def _ignores_generation(template: ChatTemplate) -> bool:
     """Return True if the text is the same with and without a generation prompt."""
-    return _rendered(lambda: template.conversation(FIRST)) == _rendered(lambda: template.prompt(FIRST))
+    return _rendered(lambda: template.conversation(FIRST)) == _rendered(
+        lambda: template.prompt(FIRST)
+    )
 
 
 def _opens(template: ChatTemplate, tokenizer: Any, role: str, user_token: int | None) -> bool:
@@ -172,7 +185,10 @@ def _lost_reasoning(template: ChatTemplate) -> str:
     whole = _rendered(lambda: template.prompt(told))
     if THOUGHT in whole and ANSWER in whole:
         return ""
-    return "the chat template leaves out the reasoning (<think> ... </think>) of the assistant's earlier turns"
+    return (
+        "the chat template leaves out the reasoning (<think> ... </think>) of the assistant's "
+        "earlier turns"
+    )
 
 
 def _rendered(render: Callable[[], str]) -> str:
@@ -186,7 +202,8 @@ def _rendered(render: Callable[[], str]) -> str:
 
 def _difference(before: str, head: str) -> str:
     same = next(
-        (at for at, (a, b) in enumerate(zip(before, head, strict=False)) if a != b), min(len(before), len(head))
+        (at for at, (a, b) in enumerate(zip(before, head, strict=False)) if a != b),
+        min(len(before), len(head)),
     )
     was, now = before[same : same + 60], head[same : same + 60]
     return f"{was!r} became {now!r}"
@@ -196,13 +213,19 @@ def special_ids(tokenizer: Any) -> dict[str, int]:
     """Return special tokens by their text: those with names in transformers, and those of the
     tokenizer's own file."""
     named = dict(zip(tokenizer.all_special_tokens, tokenizer.all_special_ids, strict=True))
-    own = {str(token): place for place, token in tokenizer.added_tokens_decoder.items() if token.special}
+    own = {
+        str(token): place
+        for place, token in tokenizer.added_tokens_decoder.items()
+        if token.special
+    }
     return named | own
 
 
 def added_ids(tokenizer: Any) -> frozenset[int]:
     """Return the ids of added tokens, special or not, which are never part of a word."""
-    return frozenset(tokenizer.get_added_vocab().values()) | frozenset(special_ids(tokenizer).values())
+    return frozenset(tokenizer.get_added_vocab().values()) | frozenset(
+        special_ids(tokenizer).values()
+    )
 
 
 def first_control(tokenizer: Any, token_ids: Sequence[int], added: Collection[int]) -> int | None:

@@ -11,7 +11,15 @@ from typing import Any
 
 from rl_core.errors import ModelError
 from rl_core.models.checks.row_length import check_lengths
-from rl_core.models.checks.shape import CAUSAL, SEES, classes_of, known_types, named, read_config, transformers_version
+from rl_core.models.checks.shape import (
+    CAUSAL,
+    SEES,
+    classes_of,
+    known_types,
+    named,
+    read_config,
+    transformers_version,
+)
 from rl_core.models.locate import check_path
 from schemas.domains import ModelKind
 from schemas.recipe import Recipe
@@ -41,10 +49,15 @@ def check_model(recipe: Recipe, config: Mapping[str, Any], folder: Path | None =
     machine. Raises: ModelError.
     """
     where = f"model.path {recipe.model.path}"
-    if recipe.domain.traits.model is not ModelKind.UNIFIED:  # their families have loaders of their own
+    if (
+        recipe.domain.traits.model is not ModelKind.UNIFIED
+    ):  # their families have loaders of their own
         _check_kind(config, where)
     if recipe.model.attention == "flash_attention_2" and recipe.placement.device == "cpu":
-        raise ModelError("model.attention: flash_attention_2 runs on GPUs alone; with placement.device: cpu use sdpa")
+        raise ModelError(
+            "model.attention: flash_attention_2 runs on GPUs alone; with placement.device: cpu "
+            "use sdpa"
+        )
     check_lengths(recipe, config)
     if folder is not None:
         _check_tokenizer(named(config).get("vocab_size"), folder / "tokenizer.json", where)
@@ -54,24 +67,27 @@ def _check_kind(config: Mapping[str, Any], where: str) -> None:
     kind = config.get("model_type")
     if config.get("is_encoder_decoder") is True:
         raise ModelError(
-            f"{where}: {kind} is an encoder-decoder model; only decoder-only language models can be trained"
+            f"{where}: {kind} is an encoder-decoder model; only decoder-only language models can "
+            "be trained"
         )
     quantised = config.get("quantization_config")
     if isinstance(quantised, Mapping) and quantised.get("quant_method") not in DEQUANTISED:
         method = quantised.get("quant_method") or "unknown"
         raise ModelError(
-            f"{where}: the checkpoint is quantised (quant_method {method}), and quantised weights cannot be trained; "
-            "give the model it was made from"
+            f"{where}: the checkpoint is quantised (quant_method {method}), and quantised "
+            "weights cannot be trained; give the model it was made from"
         )
     if not isinstance(kind, str) or not known_types():
         return
     causal, sees = classes_of(CAUSAL), {kind for table in SEES for kind in classes_of(table)}
     if kind not in known_types() and kind not in causal and kind not in sees:
-        raise ModelError(f"{where}: transformers {transformers_version()} does not know the model_type {kind!r}")
+        raise ModelError(
+            f"{where}: transformers {transformers_version()} does not know the model_type {kind!r}"
+        )
     if causal and kind not in causal and kind not in sees:
         raise ModelError(
-            f"{where}: {kind} is no language model that continues a text (transformers has no AutoModelForCausalLM "
-            "for it); give a decoder-only model"
+            f"{where}: {kind} is no language model that continues a text (transformers has no "
+            "AutoModelForCausalLM for it); give a decoder-only model"
         )
 
 
@@ -91,6 +107,7 @@ def _check_tokenizer(num_rows: Any, path: Path, where: str) -> None:
 def too_many_words(where: str, last: int, num_rows: int) -> str:
     """Return the message for a token id without a row in the embedding."""
     return (
-        f"{where}: the tokenizer has token ids up to {last}, but the model's embedding has {num_rows} rows (ids up to "
-        f"{num_rows - 1}); give a tokenizer that belongs to the model, or resize its embedding"
+        f"{where}: the tokenizer has token ids up to {last}, but the model's embedding has "
+        f"{num_rows} rows (ids up to {num_rows - 1}); give a tokenizer that belongs to the "
+        "model, or resize its embedding"
     )

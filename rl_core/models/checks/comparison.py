@@ -56,12 +56,24 @@ class TokenRow:
         reply_BT = torch.ones(1, self.num_reply, dtype=torch.long, device=device)
         media_B = None if self.media is None else [self.media]
         with torch.no_grad():
-            return policy(ids_BL, torch.ones_like(ids_BL), positions_BL, reply_BT, media_B=media_B)[0][0].float().cpu()
+            return (
+                policy(ids_BL, torch.ones_like(ids_BL), positions_BL, reply_BT, media_B=media_B)[0][
+                    0
+                ]
+                .float()
+                .cpu()
+            )
 
     def said_by_model(self, model: Any) -> Tensor:
         """Return the same by a model of transformers, from its logits for text alone."""
         with torch.no_grad():
-            log_probs_LV = model(input_ids=self.ids_L[None].to(model.device)).logits[0].float().log_softmax(-1).cpu()
+            log_probs_LV = (
+                model(input_ids=self.ids_L[None].to(model.device))
+                .logits[0]
+                .float()
+                .log_softmax(-1)
+                .cpu()
+            )
         return log_probs_LV[:-1].gather(-1, self.ids_L[1:, None])[-self.num_reply :, 0]
 
     def after(self, media: PromptMedia, image_token: int) -> TokenRow:
@@ -96,13 +108,16 @@ def token_rows(tokenizer: Any, config: Any, *, num_choices: int | None = None) -
 def places_in(rows: Sequence[TokenRow]) -> list[str]:
     """Describe the place of each value that rows give."""
     return [
-        f"token {place} of the reply in {'a row with a picture' if row.media is not None else f'row {number}'}"
+        f"token {place} of the reply in "
+        f"{'a row with a picture' if row.media is not None else f'row {number}'}"
         for number, row in enumerate(rows)
         for place in range(row.num_reply)
     ]
 
 
-def explained(said_N: Tensor, say: Callable[[], Tensor], model: nn.Module, dtype: torch.dtype) -> float:
+def explained(
+    said_N: Tensor, say: Callable[[], Tensor], model: nn.Module, dtype: torch.dtype
+) -> float:
     """Return the allowed difference of two computations in a format.
 
     Args: said_N: result of `say`, which evaluates `model`.
@@ -114,7 +129,9 @@ def explained(said_N: Tensor, say: Callable[[], Tensor], model: nn.Module, dtype
     return EXACT + (moved if exact else SAFETY * moved)
 
 
-def difference(wanted_N: Tensor, found_N: Tensor, bound: float, places: list[str] | None = None) -> str | None:
+def difference(
+    wanted_N: Tensor, found_N: Tensor, bound: float, places: list[str] | None = None
+) -> str | None:
     """Describe the largest difference and its place, if it exceeds the bound; return None
     otherwise."""
     difference_N = (found_N - wanted_N).abs()
@@ -124,8 +141,9 @@ def difference(wanted_N: Tensor, found_N: Tensor, bound: float, places: list[str
         return None
     where = places[worst] if places is not None else f"value {worst}"
     return (
-        f"they differ by up to {float(difference_N[worst]):.3g} (at {where}: {float(wanted_N[worst]):.4f} against "
-        f"{float(found_N[worst]):.4f}), where rounding explains {bound:.2g}"
+        f"they differ by up to {float(difference_N[worst]):.3g} (at {where}: "
+        f"{float(wanted_N[worst]):.4f} against {float(found_N[worst]):.4f}), where rounding "
+        f"explains {bound:.2g}"
     )
 
 
@@ -139,12 +157,23 @@ def _rounding(model: nn.Module, unit: float) -> Iterator[None]:
             return tuple(moved(one) for one in value)
         if not isinstance(value, Tensor) or not value.is_floating_point():
             return value
-        generator = generators.setdefault(value.device, torch.Generator(value.device).manual_seed(0))
-        noise = torch.randn(value.shape, generator=generator, device=value.device, dtype=torch.float32)
+        generator = generators.setdefault(
+            value.device, torch.Generator(value.device).manual_seed(0)
+        )
+        noise = torch.randn(
+            value.shape, generator=generator, device=value.device, dtype=torch.float32
+        )
         return (value * (1 + unit * noise)).to(value.dtype)
 
-    layers = [module for module in model.modules() if next(module.parameters(recurse=False), None) is not None]
-    hooks = [layer.register_forward_hook(lambda _layer, _inputs, output: moved(output)) for layer in layers]
+    layers = [
+        module
+        for module in model.modules()
+        if next(module.parameters(recurse=False), None) is not None
+    ]
+    hooks = [
+        layer.register_forward_hook(lambda _layer, _inputs, output: moved(output))
+        for layer in layers
+    ]
     try:
         yield
     finally:
@@ -153,5 +182,8 @@ def _rounding(model: nn.Module, unit: float) -> Iterator[None]:
 
 
 def _other_senses(config: Any) -> list[int]:
-    named = (getattr(config, name, None) for name in ("image_token_id", "video_token_id", "audio_token_id"))
+    named = (
+        getattr(config, name, None)
+        for name in ("image_token_id", "video_token_id", "audio_token_id")
+    )
     return [token for token in named if isinstance(token, int)]

@@ -32,10 +32,15 @@ class Path(StrEnum):
         return {
             Path.PART: "text goes through the whole model",
             Path.KERNELS: "the model's own modules are used",
-            Path.PADDED: "rows are computed one by one, and each prompt's replies are decoded by themselves",
+            Path.PADDED: (
+                "rows are computed one by one, and each prompt's replies are decoded by themselves"
+            ),
             Path.PACKED: "rows are padded",
             Path.SHARED: "the prompt is computed for every row",
-            Path.CACHED: "every token is decoded by the model's own forward over the whole row, which is slow",
+            Path.CACHED: (
+                "every token is decoded by the model's own forward over the whole row, which is "
+                "slow"
+            ),
         }[self]
 
 
@@ -111,6 +116,7 @@ class Paths:
         lines = [f"{name}: {path} {why}; {path.instead}" for path, why in self.refused.items()]
         if self.attention != self.asked_attention and self.attention == "eager":
             lines.append(
-                f"{name} has no {self.asked_attention} attention; it runs with model.attention: {self.attention}"
+                f"{name} has no {self.asked_attention} attention; it runs with model.attention: "
+                f"{self.attention}"
             )
         return lines

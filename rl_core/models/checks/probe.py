@@ -51,13 +51,15 @@ def settle(policy: Any, known: Paths | None, asked_attention: str = "sdpa") -> N
         check_weights(model)
         truth = truth_of(policy)
         _check_causal(model, truth)
-        if policy.compute_part_alone(True) and (why := _why_it_differs(truth, lambda: row_by_row(policy, truth))):
+        if policy.compute_part_alone(True) and (
+            why := _why_it_differs(truth, lambda: row_by_row(policy, truth))
+        ):
             policy.compute_part_alone(False)
             refused[Path.PART] = why
             if why := _why_it_differs(truth, lambda: row_by_row(policy, truth)):
                 raise ModelError(
-                    f"{type(model).__name__} cannot be trained on text: log-probabilities from its last hidden states "
-                    f"{why}"
+                    f"{type(model).__name__} cannot be trained on text: log-probabilities from "
+                    f"its last hidden states {why}"
                 )
         replaced = accelerate(model, model.device)
         if replaced and (why := _why_it_differs(truth, lambda: _learning(policy, truth))):
@@ -76,10 +78,12 @@ def settle(policy: Any, known: Paths | None, asked_attention: str = "sdpa") -> N
                 continue
             if why is not None:
                 refused[path] = why
-        if Path.PADDED in refused and (why := _why_it_differs(truth, lambda: row_by_row(policy, truth))):
+        if Path.PADDED in refused and (
+            why := _why_it_differs(truth, lambda: row_by_row(policy, truth))
+        ):
             raise ModelError(
-                f"{type(model).__name__} cannot be trained: log-probabilities of single rows, from its last hidden "
-                f"states at positions counted from 0, {why}"
+                f"{type(model).__name__} cannot be trained: log-probabilities of single rows, "
+                f"from its last hidden states at positions counted from 0, {why}"
             )
     policy.paths = Paths(truth, refused, closed, model.config._attn_implementation, asked_attention)
 
@@ -97,12 +101,14 @@ def truth_of(policy: Any) -> Truth:
                 logits_LV = model(input_ids=ids, use_cache=False).logits[0].float()
             except Exception as error:  # a foreign forward may raise anything
                 raise ModelError(
-                    f"{type(model).__name__} cannot be trained on text: its own forward fails on plain rows of tokens "
-                    f"({type(error).__name__}: {_first_line(error)})"
+                    f"{type(model).__name__} cannot be trained on text: its own forward fails on "
+                    f"plain rows of tokens ({type(error).__name__}: {_first_line(error)})"
                 ) from error
             all_TV = logits_LV[len(prompt) - 1 : -1].log_softmax(-1)
             if not bool(all_TV.isfinite().all()):
-                raise ModelError(f"{type(model).__name__}: the model's own log-probabilities are no numbers")
+                raise ModelError(
+                    f"{type(model).__name__}: the model's own log-probabilities are no numbers"
+                )
             log_probs.append(tuple(all_TV.gather(-1, ids[0, len(prompt) :, None])[:, 0].tolist()))
             spreads.append(float(all_TV.std()))
     return Truth(prompts, responses, tuple(log_probs), sum(spreads) / len(spreads))
@@ -118,20 +124,32 @@ def check_weights(model: Any) -> None:
     quantizer = getattr(model, "hf_quantizer", None)
     if quantizer is not None and not quantizer.is_trainable:
         method = getattr(quantizer.quantization_config, "quant_method", "unknown")
-        raise ModelError(f"{name}: quantised weights ({method}) cannot be trained; give the model it was made from")
+        raise ModelError(
+            f"{name}: quantised weights ({method}) cannot be trained; give the model it was made "
+            "from"
+        )
     weights = dict(model.named_parameters())
-    narrow = [key for key, one in weights.items() if not one.is_floating_point() or one.element_size() < 2]
+    narrow = [
+        key for key, one in weights.items() if not one.is_floating_point() or one.element_size() < 2
+    ]
     if narrow:
         kind = str(weights[narrow[0]].dtype).removeprefix("torch.")
-        raise ModelError(f"{name}: {narrow[0]} is stored as {kind}; quantised weights cannot be trained")
+        raise ModelError(
+            f"{name}: {narrow[0]} is stored as {kind}; quantised weights cannot be trained"
+        )
     bad = [key for key, one in weights.items() if not _is_finite(one)]
     # Buffers may hold infinity on purpose, as masks do.
     kept = model.state_dict()
     bad += [
-        key for key, one in model.named_buffers() if key in kept and one.is_floating_point() and bool(one.isnan().any())
+        key
+        for key, one in model.named_buffers()
+        if key in kept and one.is_floating_point() and bool(one.isnan().any())
     ]
     if bad:
-        raise ModelError(f"{name}: {len(bad)} weights hold NaN or infinity, the first is {bad[0]}; give whole weights")
+        raise ModelError(
+            f"{name}: {len(bad)} weights hold NaN or infinity, the first is {bad[0]}; give whole "
+            "weights"
+        )
 
 
 def _is_finite(values: Tensor) -> bool:
@@ -144,12 +162,15 @@ def _check_causal(model: Any, truth: Truth) -> None:
     do."""
     ids = torch.tensor([[*truth.prompts[-1], *truth.responses[-1][-1]]], device=model.device)
     half = ids.shape[1] // 2
-    whole_TV, part_TV = (model(input_ids=one, use_cache=False).logits[0] for one in (ids, ids[:, :half]))
+    whole_TV, part_TV = (
+        model(input_ids=one, use_cache=False).logits[0] for one in (ids, ids[:, :half])
+    )
     differences = whole_TV[:half].float().log_softmax(-1) - part_TV.float().log_softmax(-1)
     if float(differences.abs().max()) > ALIKE * truth.spread:
         raise ModelError(
-            f"{type(model).__name__} is not causal: what follows a token changes its logits, so it cannot write token "
-            "by token; encoders need is_decoder: true in their config.json, and training that fits it"
+            f"{type(model).__name__} is not causal: what follows a token changes its logits, so "
+            "it cannot write token by token; encoders need is_decoder: true in their "
+            "config.json, and training that fits it"
         )
 
 
@@ -157,7 +178,9 @@ class _Closed(Exception):
     """A way that this model does not support."""
 
 
-def _rows(model: Any) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[tuple[int, ...], ...], ...]]:
+def _rows(
+    model: Any,
+) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[tuple[int, ...], ...], ...]]:
     """Return prompts and responses of words without a special meaning to the model."""
     config = model.config
     special = set()
@@ -177,7 +200,9 @@ def _rows(model: Any) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[tuple[in
     prompts = tuple(draw(min(length, max(1, most // 2))) for length in PROMPTS)
     rooms = [max(1, most - len(prompt)) for prompt in prompts]
     responses = zip(rooms, RESPONSES, strict=True)
-    return prompts, tuple(tuple(draw(min(length, room)) for length in group) for room, group in responses)
+    return prompts, tuple(
+        tuple(draw(min(length, room)) for length in group) for room, group in responses
+    )
 
 
 def _why_it_differs(truth: Truth, compute: Callable[[], Tensor]) -> str | None:
@@ -186,7 +211,9 @@ def _why_it_differs(truth: Truth, compute: Callable[[], Tensor]) -> str | None:
         log_probs_BT = compute()
     except _Closed:
         raise
-    except Exception as error:  # a foreign forward may raise anything, which only says that this is no way for it
+    except (
+        Exception
+    ) as error:  # a foreign forward may raise anything, which only says that this is no way for it
         return f"cannot be computed ({type(error).__name__}: {_first_line(error)})"
     difference = truth.largest_difference(log_probs_BT)
     if difference <= ALIKE * truth.spread:
@@ -202,7 +229,11 @@ def row_by_row(policy: Any, truth: Truth, device: torch.device | str = "cpu") ->
     for row, used_L in enumerate(batch["attention_mask_BL"].bool()):
         first, last = int(used_L.int().argmax()), int(used_L.nonzero()[-1]) + 1
         length = last - (len(used_L) - num_response)
-        columns = {name: value[row : row + 1, first:last] for name, value in batch.items() if name.endswith("BL")}
+        columns = {
+            name: value[row : row + 1, first:last]
+            for name, value in batch.items()
+            if name.endswith("BL")
+        }
         acts_BT = batch["response_mask_BT"][row : row + 1, :length]
         log_probs_BT[row, :length] = policy(**columns, response_mask_BT=acts_BT)[0][0]
     return log_probs_BT

@@ -49,7 +49,10 @@ def longest_row(config: Mapping[str, Any]) -> LongestRow | None:
         if kind in SWITCHING:
             original = original or (positions if kind == "dynamic" else None)
             if original is not None:
-                why = f"changes its {kind} frequencies beyond its original_max_position_embeddings of {original}"
+                why = (
+                    f"changes its {kind} frequencies beyond its original_max_position_embeddings "
+                    f"of {original}"
+                )
                 found.append(LongestRow(original, why))
         elif original and positions:
             # YaRN is often stated beside the length before it.
@@ -58,7 +61,11 @@ def longest_row(config: Mapping[str, Any]) -> LongestRow | None:
             positions = max(positions, int(stretched))
     if (kept := _number(shape.get("keep_window_size"))) is not None:
         # Doge scores keys by their words alone: of equal ones it drops another as a row goes on.
-        found.append(LongestRow(kept, f"drops keys beyond {kept} (keep_window_size), of words that repeat any one"))
+        found.append(
+            LongestRow(
+                kept, f"drops keys beyond {kept} (keep_window_size), of words that repeat any one"
+            )
+        )
     if positions is not None:
         found.append(LongestRow(positions, f"has {positions} positions (max_position_embeddings)"))
     return min(found, key=lambda one: one.num_tokens, default=None)
@@ -85,7 +92,9 @@ def row_limit(asked: int | None, longest: LongestRow | None, key: str, model: st
     if longest is None:
         return USUAL_CONTEXT if asked is None else asked
     if asked is not None and asked > longest.num_tokens:
-        raise ModelError(f"{key} is {asked}, but {model} {longest.why}; set it to {longest.num_tokens} or less")
+        raise ModelError(
+            f"{key} is {asked}, but {model} {longest.why}; set it to {longest.num_tokens} or less"
+        )
     return min(USUAL_CONTEXT, longest.num_tokens) if asked is None else asked
 
 
@@ -93,7 +102,11 @@ def limit_note(asked: int | None, longest: LongestRow | None, key: str, model: s
     """Return a line if the model makes the limit smaller than the default; else None."""
     if asked is not None or longest is None or longest.num_tokens >= USUAL_CONTEXT:
         return None
-    what = "pairs with a longer row teach nothing" if key == PAIR_KEY else "a conversation that reaches it is cut off"
+    what = (
+        "pairs with a longer row teach nothing"
+        if key == PAIR_KEY
+        else "a conversation that reaches it is cut off"
+    )
     return f"{key} is {longest.num_tokens}, not {USUAL_CONTEXT}: {model} {longest.why}; {what}"
 
 
@@ -117,8 +130,9 @@ def check_lengths(recipe: Recipe, config: Mapping[str, Any]) -> None:
     row_limit(asked, longest, CONTEXT_KEY, model)
     if longest is None or asked is not None:
         return
-    # What nobody chose is no promise: the limit of conversations follows the model then, and the log says so. What is
-    # drawn is counted by another tokenizer, and asked for in a question that is longer.
+    # What nobody chose is no promise: the limit of conversations follows the model then, and the
+    # log says so. What is drawn is counted by another tokenizer, and asked for in a question that
+    # is longer.
     prompt = 0 if recipe.draws else _stated(recipe.data, "max_prompt_length")
     sections: dict[str, Any] = {
         "rollout.max_new_tokens": recipe.rollout,
@@ -133,8 +147,9 @@ def check_lengths(recipe: Recipe, config: Mapping[str, Any]) -> None:
         said = f"data.max_prompt_length {prompt} + " if prompt else ""
         lower = f"data.max_prompt_length or {key}" if prompt else key
         raise ModelError(
-            f"{model} {longest.why}, but rows may have {reached} tokens ({said}{key} {replies[key]}); lower {lower} "
-            f"until both fit, or set {CONTEXT_KEY} to {longest.num_tokens} or less, which cuts replies off there"
+            f"{model} {longest.why}, but rows may have {reached} tokens ({said}{key} "
+            f"{replies[key]}); lower {lower} until both fit, or set {CONTEXT_KEY} to "
+            f"{longest.num_tokens} or less, which cuts replies off there"
         )
 
 

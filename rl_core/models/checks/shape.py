@@ -15,7 +15,13 @@ from typing import Any
 NAMES: dict[str, tuple[str, ...]] = {
     "hidden_size": ("n_embd", "d_model", "embed_dim", "emb_dim"),
     "num_hidden_layers": ("n_layer", "n_layers", "num_layers", "layers", "decoder_layers"),
-    "num_attention_heads": ("n_head", "n_heads", "num_heads", "attention_heads", "decoder_attention_heads"),
+    "num_attention_heads": (
+        "n_head",
+        "n_heads",
+        "num_heads",
+        "attention_heads",
+        "decoder_attention_heads",
+    ),
     "num_key_value_heads": ("num_kv_heads", "n_head_kv"),
     "intermediate_size": ("n_inner", "ffn_dim", "ffn_hidden_size", "d_ff", "decoder_ffn_dim"),
     "max_position_embeddings": ("n_positions", "max_seq_len", "model_max_length"),
@@ -42,7 +48,9 @@ def named(config: Mapping[str, Any]) -> dict[str, Any]:
     found = dict(text_part(config))
     for name, others in NAMES.items():
         if found.get(name) is None:
-            found[name] = next((found[other] for other in others if found.get(other) is not None), None)
+            found[name] = next(
+                (found[other] for other in others if found.get(other) is not None), None
+            )
     return {name: value for name, value in found.items() if value is not None}
 
 
@@ -81,7 +89,11 @@ def _tables(name: str) -> dict[str, dict[str, str]]:
         return {}
     tables: dict[str, dict[str, str]] = {}
     for statement in ast.parse(path.read_text(encoding="utf-8")).body:
-        if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Call) and statement.value.args:
+        if (
+            isinstance(statement, ast.Assign)
+            and isinstance(statement.value, ast.Call)
+            and statement.value.args
+        ):
             try:
                 rows = dict(ast.literal_eval(statement.value.args[0]))
             except (ValueError, TypeError):

@@ -9,7 +9,13 @@ from typing import Any
 SHORT = 4
 """Number of keys in a shortened window; probe rows would not reach the end of real windows."""
 WINDOWS = (
-    *("sliding_window", "sliding_window_size", "attention_chunk_size", "attention_window_size", "window_size"),
+    *(
+        "sliding_window",
+        "sliding_window_size",
+        "attention_chunk_size",
+        "attention_window_size",
+        "window_size",
+    ),
     *("local_attention", "index_topk"),
 )
 """Names of the number of keys in configs."""
@@ -31,7 +37,11 @@ def short_windows(model: Any) -> Iterator[None]:
             setattr(config, name, SHORT)
             for module in model.modules():
                 for key, value in vars(module).items():
-                    if type(value) is int and value == window and any(part in key for part in NAMED_SO):
+                    if (
+                        type(value) is int
+                        and value == window
+                        and any(part in key for part in NAMED_SO)
+                    ):
                         changed.append((module, key, window))
             for owner, key, _ in changed:
                 setattr(owner, key, SHORT)

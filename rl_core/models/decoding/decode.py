@@ -109,14 +109,25 @@ def decode(
     """
     replies: list[list[Reply]] = [[] for _ in requests]
     for places in _batches(policy, requests):
-        some = iter(_decode([requests[place] for place in places], policy, sampling, generator, device, packed, graphs))
+        some = iter(
+            _decode(
+                [requests[place] for place in places],
+                policy,
+                sampling,
+                generator,
+                device,
+                packed,
+                graphs,
+            )
+        )
         for place in places:
             replies[place] = [next(some) for _ in range(requests[place].num_replies)]
     return [reply for group in replies for reply in group]
 
 
 def _batches(policy: Any, requests: list[Request]) -> list[list[int]]:
-    """The requests that are decoded beside each other: all, or each by itself where rows of a batch disturb others."""
+    """The requests that are decoded beside each other: all, or each by itself where rows of a batch
+    disturb others."""
     if _may_be_batched(policy):
         return [list(range(len(requests)))]
     return [[place] for place in range(len(requests))]
@@ -140,9 +151,15 @@ def _decode(
     limits = [sampling.limit(request) for request in requests for _ in range(request.num_replies)]
     replies = [Reply([], [], sampling.cut_off(limit)) for limit in limits]
     rows = list(range(len(replies)))
-    with _reading(policy, requests, sampling.pad_id, device, packed, graphs) as (hidden, last, read):
+    with _reading(policy, requests, sampling.pad_id, device, packed, graphs) as (
+        hidden,
+        last,
+        read,
+    ):
         for step in range(max(limits)):
-            tokens_R, log_probs_R = _draw(policy.logits(hidden), sampling.temperature, generator, exact=policy.is_exact)
+            tokens_R, log_probs_R = _draw(
+                policy.logits(hidden), sampling.temperature, generator, exact=policy.is_exact
+            )
             drawn = zip(rows, tokens_R.tolist(), log_probs_R.tolist(), strict=True)
             staying = [
                 place
@@ -154,13 +171,19 @@ def _decode(
             if len(staying) < len(rows):
                 kept = torch.tensor(staying, device=device)
                 read.select(kept)
-                rows, last, tokens_R = [rows[place] for place in staying], last[kept], tokens_R[kept]
+                rows, last, tokens_R = (
+                    [rows[place] for place in staying],
+                    last[kept],
+                    tokens_R[kept],
+                )
             hidden = read.step(tokens_R, policy.reply_positions(last, step))
     return replies
 
 
 @torch.no_grad()
-def forced_log_probs(policy: Any, groups: Sequence[tuple[Sequence[int], Sequence[Sequence[int]]]]) -> list[list[float]]:
+def forced_log_probs(
+    policy: Any, groups: Sequence[tuple[Sequence[int], Sequence[Sequence[int]]]]
+) -> list[list[float]]:
     """Return decoding's log-probabilities of given responses to each prompt, token by token.
 
     transformers' own cache is used; faster steps are compared with it where they are used. Rows
@@ -232,11 +255,15 @@ def _reading(
         else:
             probe = ids_BP[:, -1], policy.reply_positions(last_P, 0)
             cache = output.past_key_values
-            read = next_states(backbone, cache, counts_P, attention_BP, packed or {}, probe, graphs=graphs)
+            read = next_states(
+                backbone, cache, counts_P, attention_BP, packed or {}, probe, graphs=graphs
+            )
         yield hidden, last, read
 
 
-def _goes_on(reply: Reply, token: int, log_prob: float, limit: int, eos_ids: tuple[int, ...]) -> bool:
+def _goes_on(
+    reply: Reply, token: int, log_prob: float, limit: int, eos_ids: tuple[int, ...]
+) -> bool:
     """Append a token to a reply. Returns: True if more may follow."""
     reply.token_ids.append(token)
     reply.log_probs.append(log_prob)
@@ -255,15 +282,22 @@ def _draw(
 ) -> tuple[Tensor, Tensor]:
     """Draw a token of each row and return it with its log-probability. Args: exact: use the
     operations of training."""
-    random_R1 = torch.rand(len(logits_RV), 1, generator=generator, device=logits_RV.device, dtype=torch.float64)
-    # A processor's cache holds a few rows; all together would come from memory, and be given back to the system.
+    random_R1 = torch.rand(
+        len(logits_RV), 1, generator=generator, device=logits_RV.device, dtype=torch.float64
+    )
+    # A processor's cache holds a few rows; all together would come from memory, and be given back
+    # to the system.
     size = ROWS_IN_CACHE if logits_RV.device.type == "cpu" else len(logits_RV)
     parts = zip(logits_RV.split(size), random_R1.split(size), strict=True)
     drawn = [_draw_rows(part_RV.float(), temperature, random, exact) for part_RV, random in parts]
-    return torch.cat([tokens for tokens, _ in drawn]), torch.cat([log_probs for _, log_probs in drawn])
+    return torch.cat([tokens for tokens, _ in drawn]), torch.cat(
+        [log_probs for _, log_probs in drawn]
+    )
 
 
-def _draw_rows(logits_RV: Tensor, temperature: float, random_R1: Tensor, exact: bool) -> tuple[Tensor, Tensor]:
+def _draw_rows(
+    logits_RV: Tensor, temperature: float, random_R1: Tensor, exact: bool
+) -> tuple[Tensor, Tensor]:
     scores_RV = logits_RV / temperature if temperature not in (0.0, 1.0) else logits_RV
     shares_RV = scores_RV.softmax(-1)
     tokens_R = _pick(shares_RV, random_R1) if temperature else shares_RV.argmax(-1)

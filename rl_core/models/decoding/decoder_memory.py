@@ -27,7 +27,9 @@ _attend = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 normaliser."""
 
 
-def memory_of(layers: list[Any], counts_P: Tensor, attention_PL: Tensor) -> WholeRows | SharedPrompts:
+def memory_of(
+    layers: list[Any], counts_P: Tensor, attention_PL: Tensor
+) -> WholeRows | SharedPrompts:
     """Return the cache for the given numbers of replies to each prompt.
 
     Args: layers: `DynamicLayer`s of a cache after the prefill, on a CPU; they are consumed.
@@ -42,7 +44,9 @@ class WholeRows:
     """Contiguous keys and values of each row, the prompt's first."""
 
     def __init__(self, layers: list[Any], counts_P: Tensor, attention_PL: Tensor) -> None:
-        self.mask_R11L = attention_mask(attention_PL, layers[0].keys.dtype).repeat_interleave(counts_P, 0)
+        self.mask_R11L = attention_mask(attention_PL, layers[0].keys.dtype).repeat_interleave(
+            counts_P, 0
+        )
         self.layers: list[GrowingLayer] = []
         while layers:
             self.layers.append(GrowingLayer(layers.pop(0), counts_P))
@@ -51,10 +55,16 @@ class WholeRows:
         """Extend every row by one token."""
         self.mask_R11L = pad(self.mask_R11L, (0, 1))
 
-    def attend(self, layer: int, query_RKGD: Tensor, key_RKD: Tensor, value_RKD: Tensor, scale: float) -> Tensor:
+    def attend(
+        self, layer: int, query_RKGD: Tensor, key_RKD: Tensor, value_RKD: Tensor, scale: float
+    ) -> Tensor:
         """Add the token's keys and values. Returns: its attention result, [R, K, G, D]."""
-        keys_RKLD, values_RKLD = self.layers[layer].update(key_RKD[:, :, None], value_RKD[:, :, None])
-        return scaled_dot_product_attention(query_RKGD, keys_RKLD, values_RKLD, self.mask_R11L, scale=scale)
+        keys_RKLD, values_RKLD = self.layers[layer].update(
+            key_RKD[:, :, None], value_RKD[:, :, None]
+        )
+        return scaled_dot_product_attention(
+            query_RKGD, keys_RKLD, values_RKLD, self.mask_R11L, scale=scale
+        )
 
     def select(self, rows: Tensor) -> None:
         """Keep these rows, ascending."""
@@ -79,7 +89,9 @@ class SharedPrompts:
     def begin(self) -> None:
         """Extend every row by one token."""
 
-    def attend(self, layer: int, query_RKGD: Tensor, key_RKD: Tensor, value_RKD: Tensor, scale: float) -> Tensor:
+    def attend(
+        self, layer: int, query_RKGD: Tensor, key_RKD: Tensor, value_RKD: Tensor, scale: float
+    ) -> Tensor:
         """Add the token's keys and values. Returns: its attention result, [R, K, G, D]."""
         own = self.layers[layer].update(key_RKD[:, :, None], value_RKD[:, :, None])
         seen_RKGD, normaliser_RKG = _attend(query_RKGD, *own, 0.0, False, scale=scale)
@@ -137,7 +149,9 @@ class Siblings:
         """Keep these rows, ascending. Returns: the prompts that still have rows, and their rows'
         seats."""
         numbers_P = torch.arange(len(self.counts_P), device=rows.device)
-        counts_P = torch.bincount(numbers_P.repeat_interleave(self.counts_P)[rows], minlength=len(numbers_P))
+        counts_P = torch.bincount(
+            numbers_P.repeat_interleave(self.counts_P)[rows], minlength=len(numbers_P)
+        )
         prompts = counts_P.nonzero()[:, 0]
         return prompts, Siblings.of(counts_P[prompts])
 
@@ -145,5 +159,7 @@ class Siblings:
 def attention_mask(attention_RL: Tensor, dtype: torch.dtype) -> Tensor:
     """Return the term to add to the scores of one token of each row, [R, 1, 1, L]. Args:
     attention_RL: mask of tokens."""
-    mask_RL = torch.zeros_like(attention_RL, dtype=dtype).masked_fill_(attention_RL == 0, float("-inf"))
+    mask_RL = torch.zeros_like(attention_RL, dtype=dtype).masked_fill_(
+        attention_RL == 0, float("-inf")
+    )
     return mask_RL[:, None, None]

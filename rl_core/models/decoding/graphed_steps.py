@@ -46,7 +46,9 @@ class GraphedSteps:
     Args: cache: cache after the prefill; it is consumed.
     """
 
-    def __init__(self, plain: PlainDecoder, cache: Cache, counts_P: Tensor, attention_PL: Tensor) -> None:
+    def __init__(
+        self, plain: PlainDecoder, cache: Cache, counts_P: Tensor, attention_PL: Tensor
+    ) -> None:
         self.plain, self.memory = plain, FixedRows(cache.layers, counts_P, attention_PL)
         self.kept = torch.arange(int(counts_P.sum()), device=counts_P.device)
         """Batch indices of the rows that have not finished."""
@@ -78,7 +80,10 @@ class GraphedSteps:
         self.kept = self.kept[rows]
         if 2 * len(self.kept) <= len(self.tokens_R):
             self.memory.select(self.kept)
-            self.tokens_R, self.positions_R1 = self.tokens_R[self.kept], self.positions_R1[self.kept]
+            self.tokens_R, self.positions_R1 = (
+                self.tokens_R[self.kept],
+                self.positions_R1[self.kept],
+            )
             self.kept = torch.arange(len(rows), device=rows.device)
             self._replay = None
 
@@ -100,7 +105,9 @@ class FixedRows:
         self.capacity = (self.length // ROOM + 1) * ROOM
         self.place = torch.tensor([self.length - 1], device=counts_P.device)
         """Position of the latest token."""
-        mask_R11L = attention_mask(attention_PL, layers[0].keys.dtype).repeat_interleave(counts_P, 0)
+        mask_R11L = attention_mask(attention_PL, layers[0].keys.dtype).repeat_interleave(
+            counts_P, 0
+        )
         self.mask_R11L = _masked(mask_R11L, self.capacity)
         self.layers: list[tuple[Tensor, Tensor]] = []
         while layers:
@@ -118,12 +125,16 @@ class FixedRows:
         self.place.add_(1)
         self.mask_R11L.index_fill_(3, self.place, 0.0)
 
-    def attend(self, layer: int, query_RKGD: Tensor, key_RKD: Tensor, value_RKD: Tensor, scale: float) -> Tensor:
+    def attend(
+        self, layer: int, query_RKGD: Tensor, key_RKD: Tensor, value_RKD: Tensor, scale: float
+    ) -> Tensor:
         """Add the token's keys and values. Returns: its attention result, [R, K, G, D]."""
         keys_RKLD, values_RKLD = self.layers[layer]
         keys_RKLD.index_copy_(2, self.place, key_RKD[:, :, None])
         values_RKLD.index_copy_(2, self.place, value_RKD[:, :, None])
-        return scaled_dot_product_attention(query_RKGD, keys_RKLD, values_RKLD, self.mask_R11L, scale=scale)
+        return scaled_dot_product_attention(
+            query_RKGD, keys_RKLD, values_RKLD, self.mask_R11L, scale=scale
+        )
 
     def grow(self) -> None:
         """Make room for more tokens."""
@@ -149,8 +160,8 @@ def recorded(run: Callable[[], None]) -> Callable[[], None]:
     graph, stream, current = torch.cuda.CUDAGraph(), _stream(), torch.cuda.current_stream()
     stream.wait_stream(current)
     with torch.cuda.stream(stream):
-        # Other threads (NCCL's, those of scorers) may go on meanwhile. `torch.cuda.graph` would give all memory that
-        # is cached back first, which training then has to ask for again.
+        # Other threads (NCCL's, those of scorers) may go on meanwhile. `torch.cuda.graph` would
+        # give all memory that is cached back first, which training then has to ask for again.
         graph.capture_begin(pool=_latest and _latest.pool(), capture_error_mode="thread_local")
         try:
             run()
@@ -161,7 +172,8 @@ def recorded(run: Callable[[], None]) -> Callable[[], None]:
                 graph.capture_end()
             reason = str(error).strip().splitlines()[0]
             raise ModelError(
-                f"a decoding step cannot be recorded as a CUDA graph ({reason}); set rollout.cuda_graphs=false"
+                f"a decoding step cannot be recorded as a CUDA graph ({reason}); set "
+                "rollout.cuda_graphs=false"
             ) from error
         graph.capture_end()
     current.wait_stream(stream)

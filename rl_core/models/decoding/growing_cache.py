@@ -33,7 +33,9 @@ class GrowingLayer(DynamicLayer):
         self._rooms = [_roomy(one[:, :, :length], counts_P) for one in (filled.keys, filled.values)]
         self._show(length)
 
-    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
         """Append tokens. Returns: all keys and values of the rows."""
         assert self.keys is not None
         start = self.keys.shape[2]
@@ -98,5 +100,7 @@ def _roomy(states: Tensor, counts: Tensor | None = None) -> Tensor:
     """Return a copy with room behind it, its rows repeated."""
     rows = len(states) if counts is None else int(counts.sum())
     room = states.new_empty(rows, states.shape[1], states.shape[2] + ROOM, states.shape[3])
-    room[:, :, : states.shape[2]] = states if counts is None else states.repeat_interleave(counts, 0)
+    room[:, :, : states.shape[2]] = (
+        states if counts is None else states.repeat_interleave(counts, 0)
+    )
     return room

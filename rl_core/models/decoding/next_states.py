@@ -67,7 +67,9 @@ def next_states(
 class ByPlainDecoder:
     """Reads tokens through this project's decoder loop."""
 
-    def __init__(self, plain: PlainDecoder, cache: Cache, counts_P: Tensor, attention_PL: Tensor) -> None:
+    def __init__(
+        self, plain: PlainDecoder, cache: Cache, counts_P: Tensor, attention_PL: Tensor
+    ) -> None:
         self.plain, self.memory = plain, memory_of(cache.layers, counts_P, attention_PL)
 
     def step(self, tokens_R: Tensor, positions_R1: Tensor) -> Tensor:
@@ -97,10 +99,14 @@ class ByTransformers:
         mask = self.attention_RL
         inputs = {
             "input_ids": tokens_R[:, None],
-            "attention_mask": mask if self.mask_format is None else attention_mask(mask, self.mask_format),
+            "attention_mask": mask
+            if self.mask_format is None
+            else attention_mask(mask, self.mask_format),
             "position_ids": positions,
         }
-        output = self.model(**taken_by(self.model, inputs), use_cache=True, **{self.cache_argument: self.cache})
+        output = self.model(
+            **taken_by(self.model, inputs), use_cache=True, **{self.cache_argument: self.cache}
+        )
         return output.last_hidden_state[:, -1]
 
     def select(self, rows: Tensor) -> None:
@@ -114,19 +120,30 @@ class ByRecomputing:
     """Reads tokens through the model unchanged, over the whole row every time, for models whose
     cache cannot be used.
 
-    Args: ids_RL, attention_RL: the prompts, padding first. together: whether the model computes rows of a batch as it
-    computes each by itself.
+    Args: ids_RL, attention_RL: the prompts, padding first. together: whether the model computes
+    rows of a batch as it computes each by itself.
     """
 
     def __init__(self, model: Any, ids_RL: Tensor, attention_RL: Tensor, *, together: bool) -> None:
-        self.model, self.ids_RL, self.attention_RL, self.together = model, ids_RL, attention_RL, together
+        self.model, self.ids_RL, self.attention_RL, self.together = (
+            model,
+            ids_RL,
+            attention_RL,
+            together,
+        )
 
     def step(self, tokens_R: Tensor, positions: Tensor) -> Tensor:
         """Append a token to each row. Returns: its hidden states after the last norm, [R, H]."""
         self.ids_RL = torch.cat([self.ids_RL, tokens_R[:, None]], 1)
         self.attention_RL = nn.functional.pad(self.attention_RL, (0, 1), value=1)
-        rows = [slice(None)] if self.together else [slice(row, row + 1) for row in range(len(self.ids_RL))]
-        return torch.cat([self._last_states(self.ids_RL[some], self.attention_RL[some]) for some in rows])
+        rows = (
+            [slice(None)]
+            if self.together
+            else [slice(row, row + 1) for row in range(len(self.ids_RL))]
+        )
+        return torch.cat(
+            [self._last_states(self.ids_RL[some], self.attention_RL[some]) for some in rows]
+        )
 
     def _last_states(self, ids_RL: Tensor, attention_RL: Tensor) -> Tensor:
         inputs = {
@@ -141,12 +158,16 @@ class ByRecomputing:
         self.ids_RL, self.attention_RL = self.ids_RL[rows], self.attention_RL[rows]
 
 
-def _says_the_same(plain: PlainDecoder, cache: Cache, attention_PL: Tensor, probe_P: tuple[Tensor, Tensor]) -> bool:
+def _says_the_same(
+    plain: PlainDecoder, cache: Cache, attention_PL: Tensor, probe_P: tuple[Tensor, Tensor]
+) -> bool:
     """Return True if both ways give the same states for a token after each prompt. The cache stays
     unchanged."""
     once_P = torch.ones_like(attention_PL[:, 0])
     ours_PH = plain.step(*probe_P, WholeRows(list(cache.layers), once_P, attention_PL))
-    theirs_PH = ByTransformers(plain.model, copy.deepcopy(cache), once_P, attention_PL).step(*probe_P)
+    theirs_PH = ByTransformers(plain.model, copy.deepcopy(cache), once_P, attention_PL).step(
+        *probe_P
+    )
     difference, size = (ours_PH - theirs_PH).float().norm(), theirs_PH.float().norm()
     is_rounded = theirs_PH.dtype is torch.bfloat16 and not theirs_PH.is_cpu
     return bool(difference <= (ALIKE_ROUNDED if is_rounded else ALIKE) * size)

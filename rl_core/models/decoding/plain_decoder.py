@@ -52,7 +52,9 @@ class Memory(Protocol):
     def begin(self) -> None:
         """Extend every row by one token."""
 
-    def attend(self, layer: int, query_RKGD: Tensor, key_RKD: Tensor, value_RKD: Tensor, scale: float) -> Tensor:
+    def attend(
+        self, layer: int, query_RKGD: Tensor, key_RKD: Tensor, value_RKD: Tensor, scale: float
+    ) -> Tensor:
         """Add the token's keys and values. Returns: its attention result, [R, K, G, D]."""
         ...
 
@@ -73,7 +75,11 @@ def layer_by_layer(layers: Layers) -> LayerByLayer | None:
     """Return the product of unchanged layers; None if one is not linear, or cut over ranks."""
     weights = [weight for layer in layers for weight in layer.parameters()]
     is_linear = all(hasattr(layer, "out_features") for layer in layers)
-    return LayerByLayer(layers) if is_linear and not any(isinstance(weight, DTensor) for weight in weights) else None
+    return (
+        LayerByLayer(layers)
+        if is_linear and not any(isinstance(weight, DTensor) for weight in weights)
+        else None
+    )
 
 
 class PlainDecoder:
@@ -87,7 +93,8 @@ class PlainDecoder:
         memory.begin()
         hidden_RH = self.model.embed_tokens(tokens_R)
         cos_R1D, sin_R1D = (
-            angle.view(len(tokens_R), 1, -1) for angle in self.model.rotary_emb(hidden_RH, positions_R1)
+            angle.view(len(tokens_R), 1, -1)
+            for angle in self.model.rotary_emb(hidden_RH, positions_R1)
         )
         for index, block in enumerate(self.blocks):
             hidden_RH = block.step(hidden_RH, (cos_R1D, sin_R1D), memory, index)
@@ -129,11 +136,15 @@ class _Block:
         added = turned_RSD[:, -num_keys:], states_RSD[:, -num_keys:]
         seen_RKGD = memory.attend(index, queries_RKGD, *added, self.attention.scaling)
         hidden_RH = hidden_RH + self.writes.whole(seen_RKGD.reshape(num_rows, -1))
-        gate_RM, up_RM = self.gate_up.whole(self.second_norm.forward(hidden_RH)).split(self.gate_up.sizes, -1)
+        gate_RM, up_RM = self.gate_up.whole(self.second_norm.forward(hidden_RH)).split(
+            self.gate_up.sizes, -1
+        )
         return hidden_RH + self.down.whole(silu(gate_RM) * up_RM)
 
 
-def plain_decoder(model: Any, product_of: Callable[[Layers], Product | None]) -> PlainDecoder | None:
+def plain_decoder(
+    model: Any, product_of: Callable[[Layers], Product | None]
+) -> PlainDecoder | None:
     """Return a transformers model (without its head) as a plain decoder; None if it has another
     shape.
 
@@ -159,14 +170,20 @@ def _block(block: Any, product_of: Callable[[Layers], Product | None]) -> _Block
     extra = _parts(attention) - ATTENTION
     if not {"head_dim", "scaling"} <= vars(attention).keys():
         return None
-    if not isinstance(mlp, GatedMLP) or extra not in (set(), HEAD_NORMS) or not _parts(attention) >= ATTENTION:
+    if (
+        not isinstance(mlp, GatedMLP)
+        or extra not in (set(), HEAD_NORMS)
+        or not _parts(attention) >= ATTENTION
+    ):
         return None
     head_norms = (attention.q_norm, attention.k_norm) if extra else None
     norms = block.input_layernorm, block.post_attention_layernorm
     layers = attention.q_proj, attention.k_proj, attention.v_proj
     groups = layers, (attention.o_proj,), (mlp.gate_proj, mlp.up_proj), (mlp.down_proj,)
     products = [product for group in groups if (product := product_of(group)) is not None]
-    if len(products) < len(groups) or not all(isinstance(norm, RMSNorm) for norm in (*norms, *(head_norms or ()))):
+    if len(products) < len(groups) or not all(
+        isinstance(norm, RMSNorm) for norm in (*norms, *(head_norms or ()))
+    ):
         return None
     reads, writes, gate_up, down = products
     return _Block(norms[0], reads, attention, head_norms, writes, norms[1], gate_up, down)

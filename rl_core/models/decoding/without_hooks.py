@@ -31,7 +31,9 @@ def without_hooks(policy: nn.Module) -> Iterator[None]:
     try:
         for unit in wrapped:
             state = unit._get_fsdp_state()
-            unit._forward_pre_hooks = _all_but(unit._forward_pre_hooks, state._pre_forward_hook_handle)
+            unit._forward_pre_hooks = _all_but(
+                unit._forward_pre_hooks, state._pre_forward_hook_handle
+            )
             unit._forward_hooks = _all_but(unit._forward_hooks, state._post_forward_hook_handle)
         yield
     finally:

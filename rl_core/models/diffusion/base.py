@@ -102,7 +102,9 @@ class DiffusionFamily(ABC):
         return False
 
     @abstractmethod
-    def encode(self, prompts: Sequence[str], images: Sequence[Image | None], size: Size) -> list[Condition]:
+    def encode(
+        self, prompts: Sequence[str], images: Sequence[Image | None], size: Size
+    ) -> list[Condition]:
         """Return one condition per prompt, on the encoders' device. Raises: ModelError when an
         image is missing or not allowed.
 
@@ -117,7 +119,11 @@ class DiffusionFamily(ABC):
 
     @abstractmethod
     def velocity(
-        self, transformer: nn.Module, latents: Tensor, sigma_B: Tensor, conditions: Mapping[str, Tensor]
+        self,
+        transformer: nn.Module,
+        latents: Tensor,
+        sigma_B: Tensor,
+        conditions: Mapping[str, Tensor],
     ) -> Tensor:
         """Return eps - x_0 as predicted by the transformer, shaped like the latents, with gradient.
 
@@ -153,14 +159,18 @@ class DiffusionFamily(ABC):
             exponential=config.get("time_shift_type", "exponential") == "exponential",
         )
 
-    def save_adapters(self, state: Mapping[str, Tensor], config: Mapping[str, Any], folder: Path) -> None:
+    def save_adapters(
+        self, state: Mapping[str, Tensor], config: Mapping[str, Any], folder: Path
+    ) -> None:
         """Write trained adapters in the format of the pipeline's `load_lora_weights`.
 
         Args: state: full tensors by peft's names, below `transformer`. config: peft's, of the
         adapter.
         """
         type(self.pipeline).save_lora_weights(
-            str(folder), transformer_lora_layers=dict(state), transformer_lora_adapter_metadata=dict(config)
+            str(folder),
+            transformer_lora_layers=dict(state),
+            transformer_lora_adapter_metadata=dict(config),
         )
 
     def load_adapters(self, folder: Path) -> None:
@@ -183,12 +193,21 @@ class DiffusionFamily(ABC):
 
         names = set(conditions[0].tensors)
         if any(set(one.tensors) != names for one in conditions):
-            raise ModelError(f"{self.name}: either every prompt of a run has a condition image or none has; some do")
-        columns = {name: [one.tensors[name] for one in conditions] for name in conditions[0].tensors}
-        batched = {name: torch.stack(rows) for name, rows in columns.items() if name not in self.padded}
+            raise ModelError(
+                f"{self.name}: either every prompt of a run has a condition image or none has; "
+                "some do"
+            )
+        columns = {
+            name: [one.tensors[name] for one in conditions] for name in conditions[0].tensors
+        }
+        batched = {
+            name: torch.stack(rows) for name, rows in columns.items() if name not in self.padded
+        }
         for name in self.padded:
             batched[name] = pad_sequence(columns[name], batch_first=True)
-            whole = [torch.ones(len(row), dtype=torch.bool, device=row.device) for row in columns[name]]
+            whole = [
+                torch.ones(len(row), dtype=torch.bool, device=row.device) for row in columns[name]
+            ]
             batched[f"{name}_mask"] = pad_sequence(whole, batch_first=True)
         return batched
 

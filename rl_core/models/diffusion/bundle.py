@@ -60,8 +60,11 @@ class DiffusionBundle:
             if isinstance(part, nn.Module) and part not in trained:
                 part.to(device)
 
-    def export(self, trained: dict[str, Tensor], lora: LoraConfig | None, out: Path, live: Live) -> None:
-        """Write the trained policy as a pipeline folder or its adapters alone; see `export_pipeline`."""
+    def export(
+        self, trained: dict[str, Tensor], lora: LoraConfig | None, out: Path, live: Live
+    ) -> None:
+        """Write the trained policy as a pipeline folder or its adapters alone; see
+        `export_pipeline`."""
         export_pipeline(self, trained, lora, out, live)
 
 
@@ -88,8 +91,8 @@ def pipeline_index(folder: str | Path) -> dict[str, Any]:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ModelError(
-            f"model.path {folder}: no readable {INDEX} ({error}); the domain diffusion needs the folder of a "
-            "diffusers pipeline, as written by save_pretrained"
+            f"model.path {folder}: no readable {INDEX} ({error}); the domain diffusion needs the "
+            "folder of a diffusers pipeline, as written by save_pretrained"
         ) from error
 
 
@@ -104,16 +107,27 @@ def load_family(source: str, path: str, *, trained_only: bool = False) -> Diffus
     quiet_pipelines()
     index = pipeline_index(source)
     family = family_class(str(index.get("_class_name")))
-    parts = {name: part for name, part in index.items() if not name.startswith("_") and isinstance(part, list)}
-    # A component that the folder lacks (a third text encoder) must be named as such, or it is looked for.
+    parts = {
+        name: part
+        for name, part in index.items()
+        if not name.startswith("_") and isinstance(part, list)
+    }
+    # A component that the folder lacks (a third text encoder) must be named as such, or it is
+    # looked for.
     absent: dict[str, Any] = {name: None for name, part in parts.items() if part[0] is None}
     if trained_only:
-        absent |= {name: None for name in parts if not name.startswith("transformer") and name != "scheduler"}
+        absent |= {
+            name: None
+            for name in parts
+            if not name.startswith("transformer") and name != "scheduler"
+        }
     pipeline_cls: Any = getattr(diffusers, index["_class_name"])
     try:
         pipeline = pipeline_cls.from_pretrained(source, local_files_only=True, **absent)
     except (OSError, ValueError) as error:
-        raise ModelError(f"model.path {path}: cannot be loaded: {str(error).strip().splitlines()[0]}") from error
+        raise ModelError(
+            f"model.path {path}: cannot be loaded: {str(error).strip().splitlines()[0]}"
+        ) from error
     pipeline.set_progress_bar_config(disable=True)
     for part in pipeline.components.values():
         if isinstance(part, nn.Module):

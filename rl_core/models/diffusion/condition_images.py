@@ -30,9 +30,14 @@ def check_images(family: str, images: Sequence[Image | None], use: ConditionImag
     """
     for row, image in enumerate(images):
         if image is not None and use is ConditionImages.NONE:
-            raise ModelError(f"{family}: prompt {row} has a condition image; the model reads text alone, leave it out")
+            raise ModelError(
+                f"{family}: prompt {row} has a condition image; the model reads text alone, "
+                "leave it out"
+            )
         if image is None and use is ConditionImages.REQUIRED:
-            raise ModelError(f"{family}: prompt {row} has no condition image; the model needs one (media_refs)")
+            raise ModelError(
+                f"{family}: prompt {row} has no condition image; the model needs one (media_refs)"
+            )
 
 
 def fitted(image: Image, width: int, height: int) -> Image:

@@ -29,11 +29,17 @@ class Experts(nn.Module):
         for expert in (self.transformer, self.transformer_2):
             expert.enable_gradient_checkpointing()  # type: ignore[operator]
 
-    def forward(self, hidden_states: Tensor, timestep: Tensor, return_dict: bool = False, **inputs: Tensor) -> Any:
+    def forward(
+        self, hidden_states: Tensor, timestep: Tensor, return_dict: bool = False, **inputs: Tensor
+    ) -> Any:
         """Compute like diffusers' transformers; every tensor among the inputs is [B, ...]. Returns:
         a tuple of one [B, ...]."""
         # With a timestep per token the given frames are at 0 and the noisy ones share a level.
-        high_B = timestep.flatten(1).amax(dim=1) >= self.boundary if timestep.dim() > 1 else timestep >= self.boundary
+        high_B = (
+            timestep.flatten(1).amax(dim=1) >= self.boundary
+            if timestep.dim() > 1
+            else timestep >= self.boundary
+        )
         predicted = None
         for expert, mine_B in ((self.transformer, high_B), (self.transformer_2, ~high_B)):
             rows = mine_B.nonzero().squeeze(1)
@@ -42,8 +48,17 @@ class Experts(nn.Module):
             # An expert that only siblings need runs along on one row, whose result is dropped.
             kept, rows = bool(len(rows)), rows if len(rows) else rows.new_zeros(1)
             chosen = {name: value[rows] for name, value in inputs.items()}
-            part = expert(hidden_states=hidden_states[rows], timestep=timestep[rows], return_dict=False, **chosen)[0]
-            predicted = part.new_zeros(len(hidden_states), *part.shape[1:]) if predicted is None else predicted
+            part = expert(
+                hidden_states=hidden_states[rows],
+                timestep=timestep[rows],
+                return_dict=False,
+                **chosen,
+            )[0]
+            predicted = (
+                part.new_zeros(len(hidden_states), *part.shape[1:])
+                if predicted is None
+                else predicted
+            )
             predicted = predicted.index_add(0, rows, part * kept)
         return (predicted,)
 
@@ -59,7 +74,9 @@ def _needed(expert: nn.Module, rows: Tensor) -> bool:
     from torch import distributed
     from torch.distributed.tensor import DTensor
 
-    alone = not torch.is_grad_enabled() and not any(isinstance(value, DTensor) for value in expert.parameters())
+    alone = not torch.is_grad_enabled() and not any(
+        isinstance(value, DTensor) for value in expert.parameters()
+    )
     if alone or not distributed.is_initialized():
         return len(rows) > 0
     needed = torch.tensor(len(rows) > 0, device=rows.device, dtype=torch.int32)

@@ -38,7 +38,11 @@ class PipelineBundle(Protocol):
 
 
 def export_pipeline(
-    bundle: PipelineBundle, trained: dict[str, Tensor], lora: LoraConfig | None, out: Path, live: Live
+    bundle: PipelineBundle,
+    trained: dict[str, Tensor],
+    lora: LoraConfig | None,
+    out: Path,
+    live: Live,
 ) -> None:
     """Write the pipeline with base weights plus `trained`, in the base's own number format, or the
     adapters alone.
@@ -55,7 +59,9 @@ def export_pipeline(
     written.check(bundle.said_by(policy.eval(), torch.device("cpu")), policy.transformer, out)
 
 
-def _write(bundle: PipelineBundle, policy: Any, out: Path, live: Live, *, adapters_alone: bool) -> Written:
+def _write(
+    bundle: PipelineBundle, policy: Any, out: Path, live: Live, *, adapters_alone: bool
+) -> Written:
     parts = trained_parts(bundle.family, policy.transformer)
     formats = {name: _stored_dtype(Path(bundle.source) / name) for name in parts}
 
@@ -91,7 +97,9 @@ def _save_adapters(family: DiffusionFamily, policy: DiffusionPolicy, out: Path) 
     if not hasattr(pipeline, "save_lora_weights"):
         raise ModelError(f"{pipeline.__name__} loads no adapters; set lora.export: merged")
     state = get_peft_model_state_dict(policy.model, adapter_name=TRAINED)
-    state = {name.removeprefix("base_model.model."): value.contiguous() for name, value in state.items()}
+    state = {
+        name.removeprefix("base_model.model."): value.contiguous() for name, value in state.items()
+    }
     family.save_adapters(state, policy.model.peft_config[TRAINED].to_dict(), out)
 
 

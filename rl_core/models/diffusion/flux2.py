@@ -31,7 +31,8 @@ class Flux2(DiffusionFamily):
     @property
     def lora_targets(self) -> list[str]:
         """The attention layers."""
-        # `to_out` of the single-stream blocks is left out: peft matches ends of names, and in the others it is a list.
+        # `to_out` of the single-stream blocks is left out: peft matches ends of names, and in the
+        # others it is a list.
         return [
             *("attn.to_q", "attn.to_k", "attn.to_v", "attn.to_out.0", "attn.to_qkv_mlp_proj"),
             *("attn.add_q_proj", "attn.add_k_proj", "attn.add_v_proj", "attn.to_add_out"),
@@ -47,7 +48,9 @@ class Flux2(DiffusionFamily):
         """True for FLUX.2 by the transformer's config; klein has no embedded guidance."""
         return bool(self.config.guidance_embeds)
 
-    def encode(self, prompts: Sequence[str], images: Sequence[Image | None], size: Size) -> list[Condition]:
+    def encode(
+        self, prompts: Sequence[str], images: Sequence[Image | None], size: Size
+    ) -> list[Condition]:
         """Return `prompt_embeds` [L, D] and, for a condition image, `image_latents` [C, H, W]."""
         check_images(self.name, images, self.condition_images)
         embeds_BLD, _ = self.pipeline.encode_prompt(list(prompts), device=self.device)
@@ -62,7 +65,9 @@ class Flux2(DiffusionFamily):
         # names only; they can go when diffusers opens them.
         pipeline: Any = self.pipeline
         pixels = pipeline.image_processor.preprocess(fitted(image, size.width, size.height))
-        return pipeline._encode_vae_image(pixels.to(self.device, pipeline.vae.dtype), generator=None)[0]
+        return pipeline._encode_vae_image(
+            pixels.to(self.device, pipeline.vae.dtype), generator=None
+        )[0]
 
     def latent_shape(self, size: Size) -> tuple[int, ...]:
         """Return [C, H, W], where C counts the four pixels of a patch."""
@@ -72,7 +77,11 @@ class Flux2(DiffusionFamily):
         return self.config.in_channels, size.height // multiple, size.width // multiple
 
     def velocity(
-        self, transformer: nn.Module, latents: Tensor, sigma_B: Tensor, conditions: Mapping[str, Tensor]
+        self,
+        transformer: nn.Module,
+        latents: Tensor,
+        sigma_B: Tensor,
+        conditions: Mapping[str, Tensor],
     ) -> Tensor:
         """Return the transformer's output for the noisy image's tokens, which is eps - x_0."""
         import torch
@@ -100,7 +109,10 @@ class Flux2(DiffusionFamily):
         import torch
 
         vae: Any = self.pipeline.vae
-        mean, variance = (value.view(1, -1, 1, 1).to(latents) for value in (vae.bn.running_mean, vae.bn.running_var))
+        mean, variance = (
+            value.view(1, -1, 1, 1).to(latents)
+            for value in (vae.bn.running_mean, vae.bn.running_var)
+        )
         scaled = latents * (variance + vae.config.batch_norm_eps).sqrt() + mean
         patches = torch.nn.functional.pixel_shuffle(scaled, 2).to(vae.dtype)
         return (vae.decode(patches, return_dict=False)[0].float() / 2 + 0.5).clamp(0, 1)

@@ -23,7 +23,9 @@ class PromptConditions:
     def unguided(self) -> Condition:
         """The negative condition. Raises: ValueError when there is none."""
         if self.negative is None:
-            raise ValueError("guidance needs the condition of a negative prompt; encode the prompts with one")
+            raise ValueError(
+                "guidance needs the condition of a negative prompt; encode the prompts with one"
+            )
         return self.negative
 
 

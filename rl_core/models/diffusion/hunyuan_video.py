@@ -46,10 +46,14 @@ class HunyuanVideo(DiffusionFamily):
         """True by the transformer's config."""
         return bool(self.config.guidance_embeds)
 
-    def encode(self, prompts: Sequence[str], images: Sequence[Image | None], size: Size) -> list[Condition]:
+    def encode(
+        self, prompts: Sequence[str], images: Sequence[Image | None], size: Size
+    ) -> list[Condition]:
         """Return `prompt_embeds` [L, D], `prompt_mask` [L] and `pooled` [P]."""
         check_images(self.name, images, self.condition_images)
-        embeds_BLD, pooled_BP, mask_BL = self.pipeline.encode_prompt(list(prompts), device=self.device)
+        embeds_BLD, pooled_BP, mask_BL = self.pipeline.encode_prompt(
+            list(prompts), device=self.device
+        )
         return [
             Condition({"prompt_embeds": embeds, "prompt_mask": mask, "pooled": pooled})
             for embeds, mask, pooled in zip(embeds_BLD, mask_BL.bool(), pooled_BP, strict=True)
@@ -57,7 +61,10 @@ class HunyuanVideo(DiffusionFamily):
 
     def latent_shape(self, size: Size) -> tuple[int, ...]:
         """Return [C, F, H, W]."""
-        sides, frames = self.pipeline.vae_scale_factor_spatial, self.pipeline.vae_scale_factor_temporal
+        sides, frames = (
+            self.pipeline.vae_scale_factor_spatial,
+            self.pipeline.vae_scale_factor_temporal,
+        )
         check_frames(self.name, size, frames)
         check_sides(self.name, size, sides * self.config.patch_size)
         return (
@@ -68,10 +75,16 @@ class HunyuanVideo(DiffusionFamily):
         )
 
     def velocity(
-        self, transformer: nn.Module, latents: Tensor, sigma_B: Tensor, conditions: Mapping[str, Tensor]
+        self,
+        transformer: nn.Module,
+        latents: Tensor,
+        sigma_B: Tensor,
+        conditions: Mapping[str, Tensor],
     ) -> Tensor:
         """Return the transformer's output, which is eps - x_0."""
-        guidance = {"guidance": conditions["guidance"] * TRAIN_TIMESTEPS} if self.embedded_guidance else {}
+        guidance = (
+            {"guidance": conditions["guidance"] * TRAIN_TIMESTEPS} if self.embedded_guidance else {}
+        )
         return transformer(
             hidden_states=latents,
             timestep=sigma_B * TRAIN_TIMESTEPS,

@@ -39,5 +39,7 @@ def unstandardised(latents: Tensor, config: Any) -> Tensor:
 
 
 def _statistics(latents: Tensor, config: Any) -> tuple[Tensor, Tensor]:
-    mean, spread = (latents.new_tensor(values) for values in (config.latents_mean, config.latents_std))
+    mean, spread = (
+        latents.new_tensor(values) for values in (config.latents_mean, config.latents_std)
+    )
     return mean.view(1, -1, 1, 1, 1), spread.view(1, -1, 1, 1, 1)

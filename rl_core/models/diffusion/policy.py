@@ -74,12 +74,17 @@ class DiffusionPolicy(nn.Module):
         transformer: Any = self.transformer
         transformer.enable_gradient_checkpointing()
 
-    def conditions_of(self, prompts: Sequence[PromptConditions], copies: int, scale: float) -> dict[str, Tensor]:
+    def conditions_of(
+        self, prompts: Sequence[PromptConditions], copies: int, scale: float
+    ) -> dict[str, Tensor]:
         """Return the conditions of `copies` latents per prompt, those of one prompt adjacent; with
         guidance, the negative half comes first. A prompt that occurs several times is batched once.
         """
         told, rows_N = self.distinct(prompts, copies, scale)
-        conditions = {name: values[rows_N.to(values.device)] for name, values in self.family.batch(told).items()}
+        conditions = {
+            name: values[rows_N.to(values.device)]
+            for name, values in self.family.batch(told).items()
+        }
         if self.family.embedded_guidance:
             conditions["guidance"] = torch.full((len(rows_N),), scale)
         return conditions
@@ -104,9 +109,13 @@ class DiffusionPolicy(nn.Module):
 
         Args: scale: guidance scale that `noisy.conditions` were made for.
         """
-        # Within the forward of an FSDP root this is the computation format, else that of the weights.
+        # Within the forward of an FSDP root this is the computation format, else that of the
+        # weights.
         first = next(self.model.parameters())
-        latents, sigma_N = noisy.latents.to(first.device, first.dtype), noisy.sigma_N.to(first.device)
+        latents, sigma_N = (
+            noisy.latents.to(first.device, first.dtype),
+            noisy.sigma_N.to(first.device),
+        )
         halves = has_two_halves(self.family, scale)
         if halves:
             latents, sigma_N = latents.repeat(2, *[1] * (latents.ndim - 1)), sigma_N.repeat(2)

@@ -22,14 +22,22 @@ class PromptLengths:
         import transformers
 
         folder = snapshot(source, path)
-        parts = {name: part for name, part in pipeline_index(folder).items() if name.startswith("tokenizer")}
+        parts = {
+            name: part
+            for name, part in pipeline_index(folder).items()
+            if name.startswith("tokenizer")
+        }
         loaded = [
-            getattr(transformers, str(part[1])).from_pretrained(folder / name, local_files_only=True)
+            getattr(transformers, str(part[1])).from_pretrained(
+                folder / name, local_files_only=True
+            )
             for name, part in parts.items()
             if part[1] is not None
         ]
         # Some families keep a processor in the tokenizer's place.
-        self.tokenizers: list[Any] = [getattr(tokenizer, "tokenizer", tokenizer) for tokenizer in loaded]
+        self.tokenizers: list[Any] = [
+            getattr(tokenizer, "tokenizer", tokenizer) for tokenizer in loaded
+        ]
 
     @property
     def limit(self) -> int:
@@ -41,6 +49,7 @@ class PromptLengths:
         end."""
         # `verbose` would warn of every prompt over the limit, which is the caller's question.
         counts = [
-            [len(ids) for ids in tokenizer(list(texts), verbose=False)["input_ids"]] for tokenizer in self.tokenizers
+            [len(ids) for ids in tokenizer(list(texts), verbose=False)["input_ids"]]
+            for tokenizer in self.tokenizers
         ]
         return [max(lengths) for lengths in zip(*counts, strict=True)]

@@ -45,13 +45,17 @@ class QwenImage(DiffusionFamily):
         edits = type(self.pipeline).__name__ == "QwenImageEditPipeline"
         return ConditionImages.REQUIRED if edits else ConditionImages.NONE
 
-    def encode(self, prompts: Sequence[str], images: Sequence[Image | None], size: Size) -> list[Condition]:
+    def encode(
+        self, prompts: Sequence[str], images: Sequence[Image | None], size: Size
+    ) -> list[Condition]:
         """Return `prompt_embeds` [L, D] and, for a condition image, `image_latents` [C, H, W]."""
         check_images(self.name, images, self.condition_images)
         width, height = self._reference_size(size)
         references = [fitted(image, width, height) for image in images if image is not None]
         read: dict[str, Any] = {"image": references} if references else {}
-        embeds_BLD, mask_BL = self.pipeline.encode_prompt(prompt=list(prompts), device=self.device, **read)
+        embeds_BLD, mask_BL = self.pipeline.encode_prompt(
+            prompt=list(prompts), device=self.device, **read
+        )
         conditions = []
         for row, embeds_LD in enumerate(embeds_BLD):
             text = embeds_LD if mask_BL is None else embeds_LD[: int(mask_BL[row].sum())]
@@ -67,7 +71,9 @@ class QwenImage(DiffusionFamily):
 
     def _encode_image(self, image: Image) -> Tensor:
         vae: Any = self.pipeline.vae
-        pixels = self.pipeline.image_processor.preprocess(image).unsqueeze(2).to(self.device, vae.dtype)
+        pixels = (
+            self.pipeline.image_processor.preprocess(image).unsqueeze(2).to(self.device, vae.dtype)
+        )
         return standardised(vae.encode(pixels).latent_dist.mode(), vae.config)[0, :, 0]
 
     def latent_shape(self, size: Size) -> tuple[int, ...]:
@@ -75,15 +81,26 @@ class QwenImage(DiffusionFamily):
         factor = self.pipeline.vae_scale_factor
         check_single_frame(self.name, size)
         check_sides(self.name, size, factor * self.token_side)
-        return self.config.in_channels // self.token_side**2, size.height // factor, size.width // factor
+        return (
+            self.config.in_channels // self.token_side**2,
+            size.height // factor,
+            size.width // factor,
+        )
 
     def velocity(
-        self, transformer: nn.Module, latents: Tensor, sigma_B: Tensor, conditions: Mapping[str, Tensor]
+        self,
+        transformer: nn.Module,
+        latents: Tensor,
+        sigma_B: Tensor,
+        conditions: Mapping[str, Tensor],
     ) -> Tensor:
         """Return the transformer's output for the noisy image's tokens, which is eps - x_0."""
         import torch
 
-        pictures = [latents, *([conditions["image_latents"]] if "image_latents" in conditions else [])]
+        pictures = [
+            latents,
+            *([conditions["image_latents"]] if "image_latents" in conditions else []),
+        ]
         tokens = [packed(picture) for picture in pictures]
         shapes = [(1, picture.shape[-2] // 2, picture.shape[-1] // 2) for picture in pictures]
         predicted = transformer(
@@ -99,7 +116,10 @@ class QwenImage(DiffusionFamily):
     def guide(self, positive: Tensor, negative: Tensor, scale: float) -> Tensor:
         """Return the guided velocity with each token's length as with the prompt alone."""
         guided, told = packed(super().guide(positive, negative, scale)), packed(positive)
-        return unpacked(guided * told.norm(dim=-1, keepdim=True) / guided.norm(dim=-1, keepdim=True), positive.shape)
+        return unpacked(
+            guided * told.norm(dim=-1, keepdim=True) / guided.norm(dim=-1, keepdim=True),
+            positive.shape,
+        )
 
     def decode(self, latents: Tensor) -> Tensor:
         """Return images [B, 3, height, width]."""

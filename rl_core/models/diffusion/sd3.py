@@ -32,7 +32,9 @@ class SD3(DiffusionFamily):
             *("attn.add_q_proj", "attn.add_k_proj", "attn.add_v_proj", "attn.to_add_out"),
         ]
 
-    def encode(self, prompts: Sequence[str], images: Sequence[Image | None], size: Size) -> list[Condition]:
+    def encode(
+        self, prompts: Sequence[str], images: Sequence[Image | None], size: Size
+    ) -> list[Condition]:
         """Return `prompt_embeds` [L, D] and `pooled` [D]."""
         check_images(self.name, images, self.condition_images)
         pipeline: Any = self.pipeline
@@ -42,7 +44,8 @@ class SD3(DiffusionFamily):
             None,
             # Guidance is the engine's, which encodes the negative prompt by itself.
             do_classifier_free_guidance=False,
-            # As many tokens of the third encoder as of the others, 77 + 77, is what SD3 was trained with (app. B.3).
+            # As many tokens of the third encoder as of the others, 77 + 77, is what SD3 was trained
+            # with (app. B.3).
             max_sequence_length=pipeline.tokenizer_max_length,
             device=self.device,
         )
@@ -59,7 +62,11 @@ class SD3(DiffusionFamily):
         return config.in_channels, size.height // factor, size.width // factor
 
     def velocity(
-        self, transformer: nn.Module, latents: Tensor, sigma_B: Tensor, conditions: Mapping[str, Tensor]
+        self,
+        transformer: nn.Module,
+        latents: Tensor,
+        sigma_B: Tensor,
+        conditions: Mapping[str, Tensor],
     ) -> Tensor:
         """Return the transformer's output, which is eps - x_0."""
         return transformer(

@@ -15,7 +15,9 @@ def check_sides(family: str, size: Size, multiple: int) -> None:
         if side <= 0 or side % multiple:
             below = side // multiple * multiple
             near = f"{below} or {below + multiple}" if below > 0 else str(multiple)
-            raise ModelError(f"{family}: {name} {side} is not a multiple of {multiple} pixels; use {near}")
+            raise ModelError(
+                f"{family}: {name} {side} is not a multiple of {multiple} pixels; use {near}"
+            )
 
 
 def check_single_frame(family: str, size: Size) -> None:
@@ -24,7 +26,9 @@ def check_single_frame(family: str, size: Size) -> None:
     Raises: ModelError for a video.
     """
     if size.num_frames != 1:
-        raise ModelError(f"{family} makes single pictures: num_frames is {size.num_frames} and must be 1")
+        raise ModelError(
+            f"{family} makes single pictures: num_frames is {size.num_frames} and must be 1"
+        )
 
 
 def check_frames(family: str, size: Size, stride: int) -> None:

@@ -56,5 +56,6 @@ def _smallest(family: DiffusionFamily) -> Size:
                 continue
             return size
     raise ModelError(
-        f"{family.name}: makes no square of {SIDES[0]} to {SIDES[-1]} pixels, on which copies are compared"
+        f"{family.name}: makes no square of {SIDES[0]} to {SIDES[-1]} pixels, on which copies "
+        "are compared"
     )

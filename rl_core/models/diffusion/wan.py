@@ -55,7 +55,11 @@ class Wan(DiffusionFamily):
     @property
     def lora_targets(self) -> list[str]:
         """The attention layers to the video and to the prompt, and to the image in 2.1."""
-        blocks = [f"attn{which}.{layer}" for which in (1, 2) for layer in ("to_q", "to_k", "to_v", "to_out.0")]
+        blocks = [
+            f"attn{which}.{layer}"
+            for which in (1, 2)
+            for layer in ("to_q", "to_k", "to_v", "to_out.0")
+        ]
         sees = self.config.added_kv_proj_dim is not None
         return [*blocks, *(["attn2.add_k_proj", "attn2.add_v_proj"] if sees else [])]
 
@@ -70,7 +74,9 @@ class Wan(DiffusionFamily):
         animates = type(self.pipeline).__name__ == "WanImageToVideoPipeline"
         return ConditionImages.REQUIRED if animates else ConditionImages.NONE
 
-    def encode(self, prompts: Sequence[str], images: Sequence[Image | None], size: Size) -> list[Condition]:
+    def encode(
+        self, prompts: Sequence[str], images: Sequence[Image | None], size: Size
+    ) -> list[Condition]:
         """Return `prompt_embeds` [L, D] and, for a condition image, `first_frame` and in 2.1
         `image_embeds` [L', D'].
 
@@ -79,7 +85,10 @@ class Wan(DiffusionFamily):
         """
         check_images(self.name, images, self.condition_images)
         embeds_BLD, _ = self.pipeline.encode_prompt(
-            list(prompts), do_classifier_free_guidance=False, max_sequence_length=TEXT_TOKENS, device=self.device
+            list(prompts),
+            do_classifier_free_guidance=False,
+            max_sequence_length=TEXT_TOKENS,
+            device=self.device,
         )
         conditions = []
         for embeds_LD, image in zip(embeds_BLD, images, strict=True):
@@ -91,7 +100,9 @@ class Wan(DiffusionFamily):
         import torch
 
         pipeline: Any = self.pipeline
-        pixels = pipeline.video_processor.preprocess(fitted(image, size.width, size.height)).to(self.device)
+        pixels = pipeline.video_processor.preprocess(fitted(image, size.width, size.height)).to(
+            self.device
+        )
         unused = torch.zeros(1, device=self.device)
         encoded = {
             "first_frame": pipeline.prepare_latents(
@@ -112,7 +123,10 @@ class Wan(DiffusionFamily):
 
     def latent_shape(self, size: Size) -> tuple[int, ...]:
         """Return [C, F, H, W]."""
-        sides, frames = self.pipeline.vae_scale_factor_spatial, self.pipeline.vae_scale_factor_temporal
+        sides, frames = (
+            self.pipeline.vae_scale_factor_spatial,
+            self.pipeline.vae_scale_factor_temporal,
+        )
         check_frames(self.name, size, frames)
         check_sides(self.name, size, sides * self.token_side)
         return (
@@ -123,7 +137,11 @@ class Wan(DiffusionFamily):
         )
 
     def velocity(
-        self, transformer: nn.Module, latents: Tensor, sigma_B: Tensor, conditions: Mapping[str, Tensor]
+        self,
+        transformer: nn.Module,
+        latents: Tensor,
+        sigma_B: Tensor,
+        conditions: Mapping[str, Tensor],
     ) -> Tensor:
         """Return the transformer's output, which is eps - x_0."""
         import torch
@@ -155,9 +173,17 @@ class Wan(DiffusionFamily):
         return torch.cat([straight, predicted[:, :, 1:].to(straight)], dim=2)
 
     def _predicted(
-        self, transformer: nn.Module, inputs: Tensor, timesteps: Tensor, conditions: Mapping[str, Tensor]
+        self,
+        transformer: nn.Module,
+        inputs: Tensor,
+        timesteps: Tensor,
+        conditions: Mapping[str, Tensor],
     ) -> Tensor:
-        seen = {"encoder_hidden_states_image": conditions["image_embeds"]} if "image_embeds" in conditions else {}
+        seen = (
+            {"encoder_hidden_states_image": conditions["image_embeds"]}
+            if "image_embeds" in conditions
+            else {}
+        )
         return transformer(
             hidden_states=inputs,
             timestep=timesteps,
@@ -166,7 +192,9 @@ class Wan(DiffusionFamily):
             **seen,
         )[0]
 
-    def save_adapters(self, state: Mapping[str, Tensor], config: Mapping[str, Any], folder: Path) -> None:
+    def save_adapters(
+        self, state: Mapping[str, Tensor], config: Mapping[str, Any], folder: Path
+    ) -> None:
         """Write adapters like every family; the second of two experts has its own file,
         `SECOND_ADAPTERS`.
 
@@ -178,7 +206,11 @@ class Wan(DiffusionFamily):
             return
         for expert, file in (("transformer", None), ("transformer_2", SECOND_ADAPTERS)):
             prefix = f"{expert}."
-            own = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+            own = {
+                name.removeprefix(prefix): value
+                for name, value in state.items()
+                if name.startswith(prefix)
+            }
             type(self.pipeline).save_lora_weights(
                 str(folder),
                 transformer_lora_layers=own,
@@ -190,7 +222,9 @@ class Wan(DiffusionFamily):
         """Load adapters like every family; those of a second expert from their own file."""
         super().load_adapters(folder)
         if self._transformer is not self.pipeline.transformer:
-            self.pipeline.load_lora_weights(str(folder), weight_name=SECOND_ADAPTERS, load_into_transformer_2=True)
+            self.pipeline.load_lora_weights(
+                str(folder), weight_name=SECOND_ADAPTERS, load_into_transformer_2=True
+            )
 
     def decode(self, latents: Tensor) -> Tensor:
         """Return videos [B, frames, 3, height, width]."""

@@ -32,10 +32,14 @@ class ZImage(DiffusionFamily):
         """The attention layers."""
         return ["attention.to_q", "attention.to_k", "attention.to_v", "attention.to_out.0"]
 
-    def encode(self, prompts: Sequence[str], images: Sequence[Image | None], size: Size) -> list[Condition]:
+    def encode(
+        self, prompts: Sequence[str], images: Sequence[Image | None], size: Size
+    ) -> list[Condition]:
         """Return `prompt_embeds` [L, D]."""
         check_images(self.name, images, self.condition_images)
-        embeds, _ = self.pipeline.encode_prompt(list(prompts), device=self.device, do_classifier_free_guidance=False)
+        embeds, _ = self.pipeline.encode_prompt(
+            list(prompts), device=self.device, do_classifier_free_guidance=False
+        )
         return [Condition({"prompt_embeds": embeds_LD}) for embeds_LD in embeds]
 
     def latent_shape(self, size: Size) -> tuple[int, ...]:
@@ -46,14 +50,22 @@ class ZImage(DiffusionFamily):
         return self.config.in_channels, size.height // factor, size.width // factor
 
     def velocity(
-        self, transformer: nn.Module, latents: Tensor, sigma_B: Tensor, conditions: Mapping[str, Tensor]
+        self,
+        transformer: nn.Module,
+        latents: Tensor,
+        sigma_B: Tensor,
+        conditions: Mapping[str, Tensor],
     ) -> Tensor:
         """Return the transformer's output with its sign reversed."""
         import torch
 
         lengths = conditions["prompt_embeds_mask"].sum(dim=1).tolist()
-        texts = [row[:length] for row, length in zip(conditions["prompt_embeds"], lengths, strict=True)]
-        predicted = transformer(list(latents.unsqueeze(2)), 1 - sigma_B, texts, return_dict=False)[0]
+        texts = [
+            row[:length] for row, length in zip(conditions["prompt_embeds"], lengths, strict=True)
+        ]
+        predicted = transformer(list(latents.unsqueeze(2)), 1 - sigma_B, texts, return_dict=False)[
+            0
+        ]
         return -torch.stack(predicted).squeeze(2)
 
     def decode(self, latents: Tensor) -> Tensor:

@@ -39,7 +39,9 @@ def checksum(tensor: Tensor) -> Checksum:
     total = 0
     for start in range(0, len(bits_N), CHUNK):
         part = bits_N[start : start + CHUNK].long()
-        total += int((part * torch.arange(start + 1, start + 1 + len(part), device=part.device)).sum())
+        total += int(
+            (part * torch.arange(start + 1, start + 1 + len(part), device=part.device)).sum()
+        )
     return Checksum(tuple(tensor.shape), total % 2**64)
 
 
@@ -53,5 +55,6 @@ def check_same(expected: Mapping[str, Checksum], found: Mapping[str, Checksum], 
         first = bad[0]
         raise WeightMismatch(
             f"{where}: {len(bad)} of {len(expected)} tensors differ from the trainer's, first "
-            f"{', '.join(bad[:NUM_NAMED])}; {first}: expected {expected[first]}, found {found.get(first)}"
+            f"{', '.join(bad[:NUM_NAMED])}; {first}: expected {expected[first]}, found "
+            f"{found.get(first)}"
         )

@@ -51,7 +51,9 @@ def export_policy(
     written.check(torch.cat(said), model, out, places_in(bundle.compared_rows))
 
 
-def _write(bundle: TokenBundle, policy: Any, lora: LoraConfig | None, out: Path, live: Live) -> tuple[Any, Written]:
+def _write(
+    bundle: TokenBundle, policy: Any, lora: LoraConfig | None, out: Path, live: Live
+) -> tuple[Any, Written]:
     """Write the folder. Returns: the class that reads it, and the expected content."""
     adapters_alone = lora is not None and lora.export is ExportKind.ADAPTER
 
@@ -72,7 +74,9 @@ def _write(bundle: TokenBundle, policy: Any, lora: LoraConfig | None, out: Path,
     format_of = formats(policy.model, _stored_dtype(bundle))
     model_class = type(policy.language_model)
     merge, places = not adapters_alone, places_in(bundle.compared_rows)
-    return model_class, write_stored(policy, say, format_of, live, write, merge=merge, places=places)
+    return model_class, write_stored(
+        policy, say, format_of, live, write, merge=merge, places=places
+    )
 
 
 def _said_by(model: Any, row: TokenRow, bundle: TokenBundle) -> Tensor:
@@ -97,7 +101,9 @@ def trained_policy(bundle: Any, trained: dict[str, Tensor], lora: LoraConfig | N
         raise ValueError(f"trained weights the model does not have: {unexpected[:3]}")
     for module in policy.modules():
         # What a GPU attends with; this copy computes on the CPU.
-        if isinstance(module, PreTrainedModel) and str(module.config._attn_implementation).startswith("flash"):
+        if isinstance(module, PreTrainedModel) and str(
+            module.config._attn_implementation
+        ).startswith("flash"):
             module.set_attn_implementation("sdpa")
     return policy.eval()
 

@@ -47,7 +47,9 @@ class Written:
     saved: dict[str, Saved]
     """Saved tensors; empty if adapters alone were written."""
 
-    def check(self, said_N: Tensor, model: nn.Module, out: Path, places: list[str] | None = None) -> None:
+    def check(
+        self, said_N: Tensor, model: nn.Module, out: Path, places: list[str] | None = None
+    ) -> None:
         """Check that a model read back from `out` has the written tensors and gives the expected
         results.
 
@@ -55,7 +57,9 @@ class Written:
         """
         check_read_back(self.saved, model, str(out))
         if found := difference(self.said_N, said_N, self.bound, places):
-            raise ExportMismatch(f"{out} does not say what the trained policy says: {found}. Nothing was registered")
+            raise ExportMismatch(
+                f"{out} does not say what the trained policy says: {found}. Nothing was registered"
+            )
 
 
 def write_stored(
@@ -77,7 +81,9 @@ def write_stored(
     """
     said_N = say()
     if found := difference(live.said_N, said_N, explained(said_N, say, policy, live.dtype), places):
-        raise ExportMismatch(f"the weights taken from the trained policy are not what it computes with: {found}")
+        raise ExportMismatch(
+            f"the weights taken from the trained policy are not what it computes with: {found}"
+        )
     merged: dict[str, Tensor] = {}
     if merge:
         merged = round_to_stored(policy, format_of)
@@ -133,7 +139,11 @@ def take_stored(policy: Any, merged: dict[str, Tensor], format_of: FormatOf) -> 
 def _saved_buffers(policy: nn.Module) -> list[tuple[str, Tensor]]:
     """Return floating-point buffers that are saved with a model and never trained."""
     saved = policy.state_dict().keys()
-    return [(name, value) for name, value in policy.named_buffers() if name in saved and value.is_floating_point()]
+    return [
+        (name, value)
+        for name, value in policy.named_buffers()
+        if name in saved and value.is_floating_point()
+    ]
 
 
 def formats(model: nn.Module, dtype: torch.dtype) -> FormatOf:
@@ -160,7 +170,8 @@ def check_read_back(expected: dict[str, Saved], model: nn.Module, where: str) ->
     Raises: ExportMismatch naming the tensors that differ.
     """
     found = model.state_dict()
-    # What is read may stand in a wider format than it was saved in; back in that it is the same, bit for bit.
+    # What is read may stand in a wider format than it was saved in; back in that it is the same,
+    # bit for bit.
     bad = [
         name
         for name, saved in expected.items()
@@ -168,8 +179,8 @@ def check_read_back(expected: dict[str, Saved], model: nn.Module, where: str) ->
     ]
     if bad:
         raise ExportMismatch(
-            f"{where}: {len(bad)} of {len(expected)} tensors were not read back as they were to be written, first "
-            f"{', '.join(bad[:NUM_NAMED])}. Nothing was registered"
+            f"{where}: {len(bad)} of {len(expected)} tensors were not read back as they were to "
+            f"be written, first {', '.join(bad[:NUM_NAMED])}. Nothing was registered"
         )
 
 

@@ -45,8 +45,15 @@ def carry_over(source: str, model: Any, out: Path) -> None:
     assert exported is not None
     for path, names in exported.by_file().items():
         _restore(path, names, base)
-    unread = [re.compile(pattern) for pattern in getattr(model, "_keys_to_ignore_on_load_unexpected", None) or ()]
-    missing = [name for name in base.files if name not in exported.files and any(one.search(name) for one in unread)]
+    unread = [
+        re.compile(pattern)
+        for pattern in getattr(model, "_keys_to_ignore_on_load_unexpected", None) or ()
+    ]
+    missing = [
+        name
+        for name in base.files
+        if name not in exported.files and any(one.search(name) for one in unread)
+    ]
     if missing:
         _add(out, exported, {name: base.tensor(name) for name in missing})
 
@@ -66,7 +73,13 @@ class _Weights:
         if index is not None:
             weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
             found = {file: _file_of(source, file) for file in set(weight_map.values())}
-            return cls({name: path for name, file in weight_map.items() if (path := found[file]) is not None})
+            return cls(
+                {
+                    name: path
+                    for name, file in weight_map.items()
+                    if (path := found[file]) is not None
+                }
+            )
         whole = _file_of(source, WEIGHTS)
         if whole is None:
             return None
@@ -97,7 +110,9 @@ def _restore_formats(source: str, config: Path) -> None:
     for name, part in exported.items():
         if isinstance(part, dict) and part.pop("dtype", None) is not None:
             theirs = base.get(name) or {}
-            part |= {key: theirs[key] for key in ("dtype", "torch_dtype") if theirs.get(key) is not None}
+            part |= {
+                key: theirs[key] for key in ("dtype", "torch_dtype") if theirs.get(key) is not None
+            }
     config.write_text(json.dumps(exported, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
@@ -112,7 +127,11 @@ def _restore(path: Path, names: Iterable[str], base: _Weights) -> None:
         if name not in base.files:
             continue
         theirs, ours = base.tensor(name), tensors[name]
-        if theirs.dtype != ours.dtype and theirs.shape == ours.shape and bool((theirs.to(ours.dtype) == ours).all()):
+        if (
+            theirs.dtype != ours.dtype
+            and theirs.shape == ours.shape
+            and bool((theirs.to(ours.dtype) == ours).all())
+        ):
             tensors[name], changed = theirs, True
     if changed:
         save_file(tensors, path, metadata={"format": "pt"})

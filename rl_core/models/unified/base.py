@@ -57,7 +57,9 @@ class PlanLayout:
         is_start_BL = ids_BL == self.start_id
         start_B1 = position_ids_BL.masked_fill(~is_start_BL, -1).amax(1, keepdim=True)
         place_BL = position_ids_BL - start_B1 - 1
-        planned_ABL = start_B1 + self.offsets_AT.to(ids_BL.device)[:, place_BL.clamp(0, self.num_tokens - 1)]
+        planned_ABL = (
+            start_B1 + self.offsets_AT.to(ids_BL.device)[:, place_BL.clamp(0, self.num_tokens - 1)]
+        )
         return torch.where((start_B1 >= 0) & (place_BL >= 0), planned_ABL, position_ids_BL)
 
 
@@ -147,7 +149,11 @@ class UnifiedFamily(DiffusionFamily):
         return None
 
     def question(
-        self, tokenizer: Any, messages: list[dict[str, Any]], size: Size, template_kwargs: Mapping[str, Any]
+        self,
+        tokenizer: Any,
+        messages: list[dict[str, Any]],
+        size: Size,
+        template_kwargs: Mapping[str, Any],
     ) -> list[int]:
         """Return the tokens that ask for a plan, ending where it begins."""
         return encode_chat(tokenizer, messages, dict(template_kwargs))
@@ -170,7 +176,11 @@ class UnifiedFamily(DiffusionFamily):
         return {name: value[rows_N] for name, value in conditions.items() if name != ROWS}
 
     def velocity(
-        self, transformer: nn.Module, latents: Tensor, sigma_B: Tensor, conditions: Mapping[str, Tensor]
+        self,
+        transformer: nn.Module,
+        latents: Tensor,
+        sigma_B: Tensor,
+        conditions: Mapping[str, Tensor],
     ) -> Tensor:
         """Return the transformer's velocity, given contexts or the result of `read`. Args:
         transformer: the parts."""

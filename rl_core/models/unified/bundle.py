@@ -49,8 +49,12 @@ class UnifiedBundle(DiffusionBundle):
     def said_by(self, policy: Any, device: torch.device) -> Tensor:
         """Return a policy's results on the probe inputs, [N]: log-probabilities of tokens, then
         velocities."""
-        rows = token_rows(self.tokenizer, policy.language_model.config, num_choices=policy.num_choices)
-        return torch.cat([*(row.said_by(policy, device) for row in rows), super().said_by(policy, device)])
+        rows = token_rows(
+            self.tokenizer, policy.language_model.config, num_choices=policy.num_choices
+        )
+        return torch.cat(
+            [*(row.said_by(policy, device) for row in rows), super().said_by(policy, device)]
+        )
 
 
 def plan_tokenizer(source: str, config: ModelConfig) -> Any:
@@ -70,7 +74,9 @@ def load_unified(source: str, config: ModelConfig, *, trained_only: bool = False
     family = _checked_class(source, config)
     kept = {family.writer, "transformer", "scheduler"}
     parts = [name for name, part in pipeline_index(source).items() if isinstance(part, list)]
-    loaded = family.load(source, config, {name: None for name in parts if trained_only and name not in kept})
+    loaded = family.load(
+        source, config, {name: None for name in parts if trained_only and name not in kept}
+    )
     for part in loaded.pipeline.components.values():
         if isinstance(part, nn.Module):
             part.requires_grad_(False).eval()

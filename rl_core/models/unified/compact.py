@@ -51,12 +51,16 @@ class CompactUnified(UnifiedFamily, SD3):
         decoder = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
         return [*decoder, *super().lora_targets]
 
-    def encode(self, prompts: Sequence[str], images: Sequence[Image | None], size: Size) -> list[Condition]:
+    def encode(
+        self, prompts: Sequence[str], images: Sequence[Image | None], size: Size
+    ) -> list[Condition]:
         """Return `context_ids` [L] of texts alone."""
         check_images(self.name, images, self.condition_images)
         tokenizer = self.pipeline.tokenizer
         return [
-            Condition({CONTEXT: torch.tensor(tokenizer(text)["input_ids"] or [tokenizer.eos_token_id])})
+            Condition(
+                {CONTEXT: torch.tensor(tokenizer(text)["input_ids"] or [tokenizer.eos_token_id])}
+            )
             for text in prompts
         ]
 
@@ -75,9 +79,15 @@ class CompactUnified(UnifiedFamily, SD3):
         """
         used_UL = conditions[f"{CONTEXT}_mask"]
         # Pads stand behind, where causal attention does not look.
-        hidden_ULH = parts.writer.model(input_ids=conditions[CONTEXT], use_cache=False).last_hidden_state
+        hidden_ULH = parts.writer.model(
+            input_ids=conditions[CONTEXT], use_cache=False
+        ).last_hidden_state
         num_shown = self.pipeline.config.context_length
-        places_UC = used_UL.sum(1, keepdim=True) - num_shown + torch.arange(num_shown, device=used_UL.device)
+        places_UC = (
+            used_UL.sum(1, keepdim=True)
+            - num_shown
+            + torch.arange(num_shown, device=used_UL.device)
+        )
         shown_UC = (places_UC >= 0).to(hidden_ULH.dtype)
         index_UCH = places_UC.clamp_min(0)[..., None].expand(-1, -1, hidden_ULH.shape[-1])
         states_UCH = hidden_ULH.gather(1, index_UCH) * shown_UC[..., None]

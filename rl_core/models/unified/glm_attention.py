@@ -30,13 +30,18 @@ class MaskedAttention(GlmImageAttnProcessor):
     ) -> tuple[Tensor, Tensor]:
         """Return the attention of image and text tokens, in this order."""
         if attention_mask is None:
-            return super().__call__(attn, hidden_states, encoder_hidden_states, None, image_rotary_emb, kv_cache)
+            return super().__call__(
+                attn, hidden_states, encoder_hidden_states, None, image_rotary_emb, kv_cache
+            )
         num_text, num_picture = encoder_hidden_states.shape[1], hidden_states.shape[1]
         tokens = torch.cat([encoder_hidden_states, hidden_states], dim=1)
         query, key, value = (
-            project(tokens).unflatten(2, (attn.heads, -1)) for project in (attn.to_q, attn.to_k, attn.to_v)
+            project(tokens).unflatten(2, (attn.heads, -1))
+            for project in (attn.to_q, attn.to_k, attn.to_v)
         )
-        query, key = (norm(one).to(tokens.dtype) for norm, one in ((attn.norm_q, query), (attn.norm_k, key)))
+        query, key = (
+            norm(one).to(tokens.dtype) for norm, one in ((attn.norm_q, query), (attn.norm_k, key))
+        )
         query, key = (_turned(one, num_text, image_rotary_emb) for one in (query, key))
         mixed = dispatch_attention_fn(
             query,

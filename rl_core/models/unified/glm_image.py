@@ -45,7 +45,15 @@ class GlmImage(UnifiedFamily, GlmTransformer):
     @property
     def lora_targets(self) -> list[str]:
         """The linear layers of the text model, and the attention layers of the transformer."""
-        return ["q_proj", "k_proj", "v_proj", "o_proj", "gate_up_proj", "down_proj", *super().lora_targets]
+        return [
+            "q_proj",
+            "k_proj",
+            "v_proj",
+            "o_proj",
+            "gate_up_proj",
+            "down_proj",
+            *super().lora_targets,
+        ]
 
     def layout(self, size: Size) -> PlanLayout:
         """Return the layout by the model's own positions: rows and columns of the small image's
@@ -58,18 +66,28 @@ class GlmImage(UnifiedFamily, GlmTransformer):
         grids = self._asked([{"role": "user", "content": ""}], size, {})["image_grid_thw"]
         model.get_rope_index(start, image_grid_thw=grids)
         offsets_AT = model._cached_decode_position_ids[0, :, :-1]
-        return PlanLayout(self.config.prior_vq_quantizer_codebook_size, config.image_start_token_id, offsets_AT)
+        return PlanLayout(
+            self.config.prior_vq_quantizer_codebook_size, config.image_start_token_id, offsets_AT
+        )
 
     def question(
-        self, tokenizer: Any, messages: list[dict[str, Any]], size: Size, template_kwargs: Mapping[str, Any]
+        self,
+        tokenizer: Any,
+        messages: list[dict[str, Any]],
+        size: Size,
+        template_kwargs: Mapping[str, Any],
     ) -> list[int]:
         """Return the conversation, the sizes of both images in codes, and the mark of an image's
         start."""
         return self._asked(messages, size, template_kwargs)["input_ids"][0].tolist()
 
-    def _asked(self, messages: Sequence[dict[str, Any]], size: Size, template_kwargs: Mapping[str, Any]) -> Any:
+    def _asked(
+        self, messages: Sequence[dict[str, Any]], size: Size, template_kwargs: Mapping[str, Any]
+    ) -> Any:
         """Return the processor's output for a conversation, called as in the pipeline."""
-        parts = [{**turn, "content": [{"type": "text", "text": turn["content"]}]} for turn in messages]
+        parts = [
+            {**turn, "content": [{"type": "text", "text": turn["content"]}]} for turn in messages
+        ]
         sides = {"target_h": size.height, "target_w": size.width}
         return self.pipeline.processor.apply_chat_template(
             [parts],
@@ -92,11 +110,18 @@ class GlmImage(UnifiedFamily, GlmTransformer):
             for prompt, context in zip(prompts, contexts, strict=True)
         ]
 
-    def _planned(self, glyphs: Condition, context: list[int], layout: PlanLayout, size: Size) -> Condition | str:
+    def _planned(
+        self, glyphs: Condition, context: list[int], layout: PlanLayout, size: Size
+    ) -> Condition | str:
         written = context[::-1].index(layout.start_id) if layout.start_id in context else 0
         if written != layout.num_tokens:
-            return f"the plan has {written} of {layout.num_tokens} tokens; raise rollout.max_context_length"
+            return (
+                f"the plan has {written} of {layout.num_tokens} tokens; raise "
+                "rollout.max_context_length"
+            )
         rows, columns = size.height // self.code_side, size.width // self.code_side
         codes = torch.tensor(context[-rows * columns :]).view(rows, columns)
         codes = codes.repeat_interleave(2, 0).repeat_interleave(2, 1).flatten()
-        return Condition({**glyphs.tensors, CODES: codes, DROPPED: torch.zeros_like(codes, dtype=torch.bool)})
+        return Condition(
+            {**glyphs.tensors, CODES: codes, DROPPED: torch.zeros_like(codes, dtype=torch.bool)}
+        )

@@ -52,14 +52,18 @@ class GlmTransformer(DiffusionFamily):
         """The attention layers, which both streams share."""
         return ["attn1.to_q", "attn1.to_k", "attn1.to_v", "attn1.to_out.0"]
 
-    def encode(self, prompts: Sequence[str], images: Sequence[Image | None], size: Size) -> list[Condition]:
+    def encode(
+        self, prompts: Sequence[str], images: Sequence[Image | None], size: Size
+    ) -> list[Condition]:
         """Return the glyphs [L, D] of text that prompts quote, and no plan."""
         check_images(self.name, images, self.condition_images)
         return [self._without_plan(prompt, size) for prompt in prompts]
 
     def _without_plan(self, prompt: str, size: Size) -> Condition:
         # One by one: of several prompts the pipeline pads the shorter ones and tells nobody where.
-        embeds_BLD, _ = self.pipeline.encode_prompt(prompt, do_classifier_free_guidance=False, device=self.device)
+        embeds_BLD, _ = self.pipeline.encode_prompt(
+            prompt, do_classifier_free_guidance=False, device=self.device
+        )
         num_tokens = self.num_tokens(size)
         return Condition(
             {
@@ -99,12 +103,19 @@ class GlmTransformer(DiffusionFamily):
         return math.exp(mu) if config.get("time_shift_type", "exponential") == "exponential" else mu
 
     def velocity(
-        self, transformer: nn.Module, latents: Tensor, sigma_B: Tensor, conditions: Mapping[str, Tensor]
+        self,
+        transformer: nn.Module,
+        latents: Tensor,
+        sigma_B: Tensor,
+        conditions: Mapping[str, Tensor],
     ) -> Tensor:
         """Return the transformer's output, which is eps - x_0."""
         sides = [side * self.pipeline.vae_scale_factor for side in latents.shape[-2:]]
         # The levels of a schedule are shifted, the times that the transformer is told are not.
-        shift, num_times = self.shift(Size(*sides)), self.pipeline.scheduler.config.num_train_timesteps
+        shift, num_times = (
+            self.shift(Size(*sides)),
+            self.pipeline.scheduler.config.num_train_timesteps,
+        )
         time_B = num_times * sigma_B / (shift - (shift - 1) * sigma_B) - 1
         used_BL = conditions[f"{GLYPHS}_mask"]
         return transformer(

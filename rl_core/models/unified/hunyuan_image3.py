@@ -44,8 +44,8 @@ class HunyuanImage3(UnifiedFamily):
         where = f"model.path {config.path}"
         if not config.trust_remote_code:
             raise ModelError(
-                f"{where}: HunyuanImage-3.0 is Python code that lies beside its weights; read it, and set "
-                "model.trust_remote_code: true to have it run"
+                f"{where}: HunyuanImage-3.0 is Python code that lies beside its weights; read "
+                "it, and set model.trust_remote_code: true to have it run"
             )
         if "." in Path(source).name:
             raise ModelError(
@@ -54,8 +54,9 @@ class HunyuanImage3(UnifiedFamily):
             )
         found, installed = _remote_class(Path(source), where), _installed()
         raise ModelError(
-            f"{where}: {found.__name__} can be imported, but cannot be trained: it is written for transformers "
-            f"{WRITTEN_FOR} (installed is {installed}), and no stage is wired to it; see docs/unified.md"
+            f"{where}: {found.__name__} can be imported, but cannot be trained: it is written "
+            f"for transformers {WRITTEN_FOR} (installed is {installed}), and no stage is wired "
+            "to it; see docs/unified.md"
         )
 
 
@@ -64,19 +65,28 @@ def _remote_class(folder: Path, where: str) -> Any:
     or cannot be imported."""
     from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
-    reference = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("auto_map", {}).get(AUTO_CLASS)
+    reference = (
+        json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        .get("auto_map", {})
+        .get(AUTO_CLASS)
+    )
     if reference is None:
-        raise ModelError(f"{where}: config.json names no {AUTO_CLASS} in auto_map; is the folder complete?")
+        raise ModelError(
+            f"{where}: config.json names no {AUTO_CLASS} in auto_map; is the folder complete?"
+        )
     try:
         found = get_class_from_dynamic_module(reference, str(folder), local_files_only=True)
     except (ImportError, OSError, AttributeError) as error:
         raise ModelError(
-            f"{where}: its code cannot be imported: {str(error).strip()}; it needs what its requirements.txt names, "
-            f"transformers {WRITTEN_FOR} (installed is {_installed()}) among them"
+            f"{where}: its code cannot be imported: {str(error).strip()}; it needs what its "
+            f"requirements.txt names, transformers {WRITTEN_FOR} (installed is {_installed()}) "
+            "among them"
         ) from error
     absent = [name for name in CALLED if not hasattr(found, name)]
     if absent:
-        raise ModelError(f"{where}: {found.__name__} has no {', '.join(absent)}; this is not the published code")
+        raise ModelError(
+            f"{where}: {found.__name__} has no {', '.join(absent)}; this is not the published code"
+        )
     return found
 
 

@@ -19,11 +19,21 @@ class CompactUnifiedPipeline(DiffusionPipeline):
     model_cpu_offload_seq = "decoder->transformer->vae"
 
     def __init__(
-        self, decoder: Any, tokenizer: Any, transformer: Any, vae: Any, scheduler: Any, context_length: int = 77
+        self,
+        decoder: Any,
+        tokenizer: Any,
+        transformer: Any,
+        vae: Any,
+        scheduler: Any,
+        context_length: int = 77,
     ) -> None:
         super().__init__()
         self.register_modules(
-            decoder=decoder, tokenizer=tokenizer, transformer=transformer, vae=vae, scheduler=scheduler
+            decoder=decoder,
+            tokenizer=tokenizer,
+            transformer=transformer,
+            vae=vae,
+            scheduler=scheduler,
         )
         self.register_to_config(context_length=context_length)
 

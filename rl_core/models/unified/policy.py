@@ -30,7 +30,9 @@ class UnifiedPolicy(CausalLMPolicy, DiffusionPolicy):
     block_classes = DiffusionPolicy.block_classes
     lora_targets = DiffusionPolicy.lora_targets
 
-    def __init__(self, family: UnifiedFamily, model: nn.Module | None = None, *, size: Size) -> None:
+    def __init__(
+        self, family: UnifiedFamily, model: nn.Module | None = None, *, size: Size
+    ) -> None:
         DiffusionPolicy.__init__(self, family, model)
         self.projection_scale = projection_scale(self.language_model)
         self.size, self.layout = size, family.layout(size)
@@ -79,7 +81,9 @@ class UnifiedPolicy(CausalLMPolicy, DiffusionPolicy):
             return "a shared pass counts the tokens of a plan, which is laid out"
         return super().why_no_prompt_sharing()
 
-    def conditions_of(self, prompts: Sequence[PromptConditions], copies: int, scale: float) -> dict[str, Tensor]:
+    def conditions_of(
+        self, prompts: Sequence[PromptConditions], copies: int, scale: float
+    ) -> dict[str, Tensor]:
         """Return each context once, and in `rows` the context of each latent; with guidance, the
         negative half comes first."""
         told, rows_N = self.distinct(prompts, copies, scale)

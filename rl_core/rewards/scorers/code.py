@@ -42,7 +42,9 @@ class CodeScorer(Scorer):
 
     def _one(self, sample: Sample) -> float | Unscored:
         try:
-            env = LCBEnv(self.config.program, {"reward_spec": {"ground_truth": sample.ground_truth}})
+            env = LCBEnv(
+                self.config.program, {"reward_spec": {"ground_truth": sample.ground_truth}}
+            )
         except EnvError as error:
             return Unscored(str(error))
         try:

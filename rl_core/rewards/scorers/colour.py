@@ -45,9 +45,14 @@ class ColourScorer(ImageScorer):
     def _one(self, sample: Sample) -> float | Unscored:
         named = {COLOURS[word] for word in _WORD.findall(sample.prompt.lower()) if word in COLOURS}
         if len(named) != 1:
-            return Unscored(f"the prompt must name one colour of {', '.join(COLOURS)}; got {sample.prompt!r:.80}")
+            return Unscored(
+                f"the prompt must name one colour of {', '.join(COLOURS)}; got "
+                f"{sample.prompt!r:.80}"
+            )
         target = np.asarray(named.pop(), dtype=np.float64)
         assert sample.image is not None
-        distances = np.linalg.norm(np.asarray(sample.image.convert("RGB"), dtype=np.float64) - target, axis=-1)
+        distances = np.linalg.norm(
+            np.asarray(sample.image.convert("RGB"), dtype=np.float64) - target, axis=-1
+        )
         farthest = np.linalg.norm(np.maximum(target, 255 - target))
         return float(1.0 - distances.mean() / farthest)

@@ -66,7 +66,9 @@ def classifier(judge: Judge) -> Any:
     first = 0 if judge is Judge.NETWORK else 1
     pixels, labels = digits.data[first::2] / LEVELS, digits.target[first::2]
     if judge is Judge.NETWORK:
-        model: Any = MLPClassifier((64,), alpha=1e-2, learning_rate_init=5e-3, max_iter=1000, random_state=0)
+        model: Any = MLPClassifier(
+            (64,), alpha=1e-2, learning_rate_init=5e-3, max_iter=1000, random_state=0
+        )
     else:
         model = ExtraTreesClassifier(200, random_state=0)
     return model.fit(pixels, labels)
@@ -83,7 +85,10 @@ def _pixels(image: Any) -> np.ndarray:
 
 def named_digits(prompt: str) -> set[int]:
     """Return the digits that a prompt names, as words or as single figures."""
-    return {int(word) if word.isdigit() else NAMES.index(word) for word in _NAMED.findall(prompt.lower())}
+    return {
+        int(word) if word.isdigit() else NAMES.index(word)
+        for word in _NAMED.findall(prompt.lower())
+    }
 
 
 def _paid(sample: Sample, probabilities: np.ndarray) -> float | Unscored:

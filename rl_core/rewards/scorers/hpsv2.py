@@ -37,7 +37,9 @@ class HpsScorer(ImageScorer):
         self.clip = Clip(config.model, None, device)
         if config.weights is not None:
             fill(
-                self.clip.model, from_open_clip(weights_file(config.weights)), f"rewards.hpsv2.weights {config.weights}"
+                self.clip.model,
+                from_open_clip(weights_file(config.weights)),
+                f"rewards.hpsv2.weights {config.weights}",
             )
 
     def score_images(self, samples: Sequence[Sample]) -> Sequence[float | Unscored]:

@@ -28,8 +28,14 @@ _BLIP = (
     (r"^visual_encoder\.pos_embed$", "vision_model.embeddings.position_embedding"),
     (r"^visual_encoder\.patch_embed\.proj\.", "vision_model.embeddings.patch_embedding."),
     (r"^visual_encoder\.norm\.", "vision_model.post_layernorm."),
-    (r"^visual_encoder\.blocks\.(\d+)\.norm([12])\.", r"vision_model.encoder.layers.\1.layer_norm\2."),
-    (r"^visual_encoder\.blocks\.(\d+)\.attn\.proj\.", r"vision_model.encoder.layers.\1.self_attn.projection."),
+    (
+        r"^visual_encoder\.blocks\.(\d+)\.norm([12])\.",
+        r"vision_model.encoder.layers.\1.layer_norm\2.",
+    ),
+    (
+        r"^visual_encoder\.blocks\.(\d+)\.attn\.proj\.",
+        r"vision_model.encoder.layers.\1.self_attn.projection.",
+    ),
     (r"^visual_encoder\.blocks\.(\d+)\.attn\.", r"vision_model.encoder.layers.\1.self_attn."),
     (r"^visual_encoder\.blocks\.", "vision_model.encoder.layers."),
 )
@@ -66,7 +72,11 @@ class ImageRewardScorer(ImageScorer):
         blip, head = split_weights(weights_file(config.weights))
         own = self.blip.state_dict()
         # The heads for matching and retrieval are not used, and not published.
-        unused = {name: tensor for name, tensor in own.items() if name.startswith(("vision_proj", "text_proj", "itm"))}
+        unused = {
+            name: tensor
+            for name, tensor in own.items()
+            if name.startswith(("vision_proj", "text_proj", "itm"))
+        }
         fill(self.blip, unused | blip, place)
         fill(self.head, head, place)
         self.blip.to(device).eval()
@@ -89,7 +99,9 @@ class ImageRewardScorer(ImageScorer):
         with torch.inference_mode():
             seen = self.blip.vision_model(pixel_values=inputs["pixel_values"]).last_hidden_state
             read = self.blip.text_encoder(
-                input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"], encoder_hidden_states=seen
+                input_ids=inputs["input_ids"],
+                attention_mask=inputs["attention_mask"],
+                encoder_hidden_states=seen,
             ).last_hidden_state
             raw_B = self.head(read[:, 0])[:, 0]
         return ((raw_B - MEAN) / STD).tolist()

@@ -29,7 +29,9 @@ class LengthScorer(Scorer):
         @model_validator(mode="after")
         def _buffer_fits(self) -> Any:
             if self.buffer > self.max_length:
-                raise ValueError(f"buffer must lie in 1..max_length ({self.max_length}), got {self.buffer}")
+                raise ValueError(
+                    f"buffer must lie in 1..max_length ({self.max_length}), got {self.buffer}"
+                )
             return self
 
     config: Config
@@ -42,4 +44,6 @@ class LengthScorer(Scorer):
         from rl_core.algorithms.shaping import soft_overlong_penalty
 
         config, lengths_B = self.config, torch.tensor([sample.num_tokens for sample in samples])
-        return soft_overlong_penalty(lengths_B, config.max_length, config.buffer, config.penalty).tolist()
+        return soft_overlong_penalty(
+            lengths_B, config.max_length, config.buffer, config.penalty
+        ).tolist()

@@ -41,7 +41,9 @@ class MathScorer(Scorer):
     def _one(self, sample: Sample, verifier: Any) -> float | Unscored:
         truths = _truths(sample.ground_truth)
         if not truths:
-            return Unscored(f"the row has no ground truth to compare with, but {sample.ground_truth!r:.80}")
+            return Unscored(
+                f"the row has no ground truth to compare with, but {sample.ground_truth!r:.80}"
+            )
         answer = read_answer(sample.text, self.config.answer)
         if answer is None:
             return self.config.wrong

@@ -47,7 +47,10 @@ class OcrScorer(ImageScorer):
             raise RecipeError(
                 f"reward ocr needs the extra `rewards`: pip install 'rl-train[rewards]' ({error})"
             ) from error
-        threads = {f"EngineConfig.onnxruntime.{kind}_op_num_threads": config.num_threads for kind in ("intra", "inter")}
+        threads = {
+            f"EngineConfig.onnxruntime.{kind}_op_num_threads": config.num_threads
+            for kind in ("intra", "inter")
+        }
         wanted = {"Global.log_level": "error", "Global.text_score": config.min_confidence}
         self._reader: Any = RapidOCR(params=wanted | threads)
 
@@ -88,6 +91,9 @@ def edit_distance(first: str, second: str) -> int:
         left = row[0] = above + 1
         diagonal = above
         for place, other in enumerate(second, start=1):
-            diagonal, row[place] = row[place], min(row[place] + 1, left + 1, diagonal + (one != other))
+            diagonal, row[place] = (
+                row[place],
+                min(row[place] + 1, left + 1, diagonal + (one != other)),
+            )
             left = row[place]
     return row[-1]

@@ -43,7 +43,9 @@ class RemoteScorer(Scorer):
 
         url = config.url.rstrip("/")
         self.url = url if url.endswith("/score") else f"{url}/score"
-        self._http = httpx.Client(trust_env=False, follow_redirects=False, timeout=config.request_timeout_s)
+        self._http = httpx.Client(
+            trust_env=False, follow_redirects=False, timeout=config.request_timeout_s
+        )
 
     def score(self, samples: Sequence[Sample]) -> Sequence[float | Unscored]:
         """Score samples. Raises: httpx.HTTPError or ValueError when there is no usable answer."""
@@ -58,7 +60,8 @@ class RemoteScorer(Scorer):
         if response.is_error:
             reason = response.text.strip()[:300]
             raise httpx.HTTPStatusError(
-                f"{self.url} answered {response.status_code} after {time.monotonic() - start:.1f} s: {reason}",
+                f"{self.url} answered {response.status_code} after "
+                f"{time.monotonic() - start:.1f} s: {reason}",
                 request=response.request,
                 response=response,
             )

@@ -48,13 +48,18 @@ class VideoFramesScorer(Scorer):
         super().__init__(config, device)
         cls, settings = reward_scorers.resolve(config.scorer, "rewards.video_frames.scorer")
         if Modality.IMAGE not in cls.modalities:
-            raise RecipeError(f"rewards.video_frames.scorer: {config.scorer} does not score pictures")
+            raise RecipeError(
+                f"rewards.video_frames.scorer: {config.scorer} does not score pictures"
+            )
         self.inner = cls(settings, device)
 
     def score(self, samples: Sequence[Sample]) -> Sequence[float | Unscored]:
         """Score videos; a video without frames, or with a frame that cannot be scored, is
         unscored."""
-        chosen = [[sample.frames[place] for place in self._places(len(sample.frames))] for sample in samples]
+        chosen = [
+            [sample.frames[place] for place in self._places(len(sample.frames))]
+            for sample in samples
+        ]
         asked = [
             replace(sample, image=frame, frames=())
             for sample, frames in zip(samples, chosen, strict=True)

@@ -46,7 +46,12 @@ class PairEncoder:
 
         Args: max_length: longest prompt plus answer in tokens.
         """
-        self.chat, self.tokenizer, self.config, self.max_length = chat, chat.tokenizer, config, max_length
+        self.chat, self.tokenizer, self.config, self.max_length = (
+            chat,
+            chat.tokenizer,
+            config,
+            max_length,
+        )
         written = chat.turns.end_id
         self.end_id = chat.tokenizer.eos_token_id if written is None else written
 
@@ -79,7 +84,11 @@ def answer_text(answer: str, mode: ThinkMode) -> str:
     none."""
     before, close, after = answer.partition(CLOSE)
     if mode is ThinkMode.STRIP:
-        return (before.partition(OPEN)[0] + after).strip() if close else answer.partition(OPEN)[0].strip()
+        return (
+            (before.partition(OPEN)[0] + after).strip()
+            if close
+            else answer.partition(OPEN)[0].strip()
+        )
     if mode is ThinkMode.EMPTY and OPEN not in answer and not close:
         return f"{OPEN}{CLOSE}{answer}"
     return answer

@@ -35,7 +35,9 @@ class Encoded:
 class ChatFormat:
     """Encodes prompts and observations, decodes replies, all with the same template and options."""
 
-    why_no_images = "the row has images, which this language model cannot see; use a vision-language model"
+    why_no_images = (
+        "the row has images, which this language model cannot see; use a vision-language model"
+    )
     """Error message for a row with images."""
 
     def __init__(
@@ -113,10 +115,17 @@ class ChatFormat:
         Raises: CannotContinue when the template cannot continue the conversation.
         """
         self.check_several_turns()
-        rest = continuation(self.template, history, self.said(messages), strict=not self.keep_earlier_turns)
+        rest = continuation(
+            self.template, history, self.said(messages), strict=not self.keep_earlier_turns
+        )
         token_ids = self._encode_rest(rest)
         first = first_control(self.tokenizer, token_ids, self._added)
-        if first is None or not after or after[-1] not in self.stop_ids or token_ids[first] not in self.stop_ids:
+        if (
+            first is None
+            or not after
+            or after[-1] not in self.stop_ids
+            or token_ids[first] not in self.stop_ids
+        ):
             return token_ids
         is_written = after[-1] == token_ids[first] or token_ids[first] not in self.turns.opening_ids
         return token_ids[first + 1 :] if is_written else token_ids
@@ -133,14 +142,14 @@ class ChatFormat:
         """
         if self.turns.cannot:
             raise CannotContinue(
-                f"{self.turns.cannot}. This model plays environments of one turn; for several, use a model whose chat "
-                "template writes all turns"
+                f"{self.turns.cannot}. This model plays environments of one turn; for several, "
+                "use a model whose chat template writes all turns"
             )
         if self.turns.rewrites and not self.keep_earlier_turns:
             raise CannotContinue(
-                f"{self.turns.rewrites}, so what the policy reads in later turns would differ from what the template "
-                "writes. Set rollout.episodes.keep_earlier_turns: true to leave earlier turns as they were sampled, or "
-                "use environments of one turn"
+                f"{self.turns.rewrites}, so what the policy reads in later turns would differ "
+                "from what the template writes. Set rollout.episodes.keep_earlier_turns: true to "
+                "leave earlier turns as they were sampled, or use environments of one turn"
             )
 
     def _encode_rest(self, rest: str) -> list[int]:
@@ -159,8 +168,8 @@ class ChatFormat:
         ending = sorted(name for name in names if self._ids_of([name]) & self._never_kept)
         if ending:
             raise RecipeError(
-                f"rollout.keep_special_tokens: {', '.join(ending)} ends replies (or begins or pads texts) and is never "
-                "part of a reply's text; remove it"
+                f"rollout.keep_special_tokens: {', '.join(ending)} ends replies (or begins or "
+                "pads texts) and is never part of a reply's text; remove it"
             )
         return self._ids_of(names)
 

@@ -31,9 +31,17 @@ class PictureReader:
     `VisionChat`."""
 
     def __init__(
-        self, processor: Any, model_type: str, image_token_id: int, template_kwargs: Mapping[str, Any]
+        self,
+        processor: Any,
+        model_type: str,
+        image_token_id: int,
+        template_kwargs: Mapping[str, Any],
     ) -> None:
-        self.processor, self.family, self.image_token_id = processor, family_of(model_type), image_token_id
+        self.processor, self.family, self.image_token_id = (
+            processor,
+            family_of(model_type),
+            image_token_id,
+        )
         self.template = ChatTemplate(processor, template_kwargs)
 
     def __call__(self, messages: Sequence[Message], images: Sequence[Any]) -> Encoded:
@@ -45,7 +53,9 @@ class PictureReader:
         pictures = [open_image(image) for image in images]
         shown = {"images": [pictures]} if pictures else {}
         inputs = self.processor(text=[text], add_special_tokens=False, return_tensors="pt", **shown)
-        media: PromptMedia | None = media_of(inputs, self.family, self.image_token_id) if pictures else None
+        media: PromptMedia | None = (
+            media_of(inputs, self.family, self.image_token_id) if pictures else None
+        )
         return Encoded(inputs["input_ids"][0].tolist(), media)
 
 
@@ -69,7 +79,9 @@ class VisionChat(ChatFormat):
         self.reader = PictureReader(processor, model_type, image_token_id, template_kwargs)
         self.image_token_id = image_token_id
         template = self.reader.template
-        super().__init__(processor.tokenizer, template_kwargs, stop_ids, template=template, **options)
+        super().__init__(
+            processor.tokenizer, template_kwargs, stop_ids, template=template, **options
+        )
         self._known: OrderedDict[str, Encoded] = OrderedDict()
 
     def encode_prompt(self, messages: list[dict[str, Any]], item: Mapping[str, Any]) -> Encoded:
@@ -102,7 +114,10 @@ class VisionChat(ChatFormat):
 
 
 def chat_format(
-    bundle: ModelBundle, template_kwargs: dict[str, Any], stop_ids: Collection[int] = (), **options: Any
+    bundle: ModelBundle,
+    template_kwargs: dict[str, Any],
+    stop_ids: Collection[int] = (),
+    **options: Any,
 ) -> ChatFormat:
     """Return the chat format of a bundle's model.
 
@@ -113,7 +128,14 @@ def chat_format(
         chat.why_no_images = why_no_pictures(bundle.source)
         return chat
     config = bundle.policy.language_model.config
-    return VisionChat(bundle.processor, config.model_type, config.image_token_id, template_kwargs, stop_ids, **options)
+    return VisionChat(
+        bundle.processor,
+        config.model_type,
+        config.image_token_id,
+        template_kwargs,
+        stop_ids,
+        **options,
+    )
 
 
 def with_pictures(messages: Sequence[Mapping[str, Any]], num_images: int) -> list[dict[str, Any]]:
@@ -124,7 +146,10 @@ def with_pictures(messages: Sequence[Mapping[str, Any]], num_images: int) -> lis
     """
     marks = sum(_content(message).count(MARK) for message in messages if message["role"] == "user")
     if marks not in (0, num_images):
-        raise DataError(f"prompt: {marks} marks {MARK} for {num_images} images; write one for each image, or none")
+        raise DataError(
+            f"prompt: {marks} marks {MARK} for {num_images} images; write one for each image, or "
+            "none"
+        )
     first = True
     out = []
     for message in messages:
@@ -162,9 +187,14 @@ def prompt_tokenizer(source: str, *, text_alone: bool) -> Any:
     processor = load_processor(source)
     facts = picture_facts(source)
 
-    def count_items(items: Sequence[Mapping[str, Any]], template_kwargs: Mapping[str, Any]) -> list[int]:
+    def count_items(
+        items: Sequence[Mapping[str, Any]], template_kwargs: Mapping[str, Any]
+    ) -> list[int]:
         read = PictureReader(processor, *facts, template_kwargs)
-        return [len(read(item["prompt"], item["env_extras"].get("images") or []).token_ids) for item in items]
+        return [
+            len(read(item["prompt"], item["env_extras"].get("images") or []).token_ids)
+            for item in items
+        ]
 
     processor.tokenizer.count_items = count_items
     return processor.tokenizer

@@ -35,7 +35,10 @@ class Trajectory:
         """Return the trajectory of each sample, as a batch of one."""
         kept = (self.latents, self.next_latents, self.log_probs)
         return [
-            Trajectory(self.clean[row : row + 1], *([one[row : row + 1] for one in column] for column in kept))
+            Trajectory(
+                self.clean[row : row + 1],
+                *([one[row : row + 1] for one in column] for column in kept),
+            )
             for row in range(len(self.clean))
         ]
 
@@ -59,9 +62,14 @@ def denoise(
     for step, (sigma, sigma_next) in enumerate(pairwise(sigmas)):
         v = velocity_of(x, torch.full((len(x),), sigma, device=x.device))
         if step in actions:
-            taken = action_step(sde, x, v, sigma, sigma_next, sigma_first=sigmas[1], generator=generators)
+            taken = action_step(
+                sde, x, v, sigma, sigma_next, sigma_first=sigmas[1], generator=generators
+            )
             if taken.log_prob is None:
-                raise ValueError(f"step {step}, from sigma {sigma} to {sigma_next}, draws no noise: it is no action")
+                raise ValueError(
+                    f"step {step}, from sigma {sigma} to {sigma_next}, draws no noise: it is no "
+                    "action"
+                )
             found.latents.append(x.cpu())
             found.next_latents.append(taken.sample.cpu())
             found.log_probs.append(taken.log_prob.cpu())

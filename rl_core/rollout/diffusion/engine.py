@@ -55,7 +55,9 @@ class DiffusionEngine:
         backend.bundle.place(backend.device)
         size = size_of(config)
         self.latent_shape = self.family.latent_shape(size)
-        self.conditions = ConditionCache(self.family, size, config.guidance_scale, config.negative_prompt)
+        self.conditions = ConditionCache(
+            self.family, size, config.guidance_scale, config.negative_prompt
+        )
 
     @distributed(Dispatch.DP_SCATTER, Collect.JOIN)
     def rollout(
@@ -87,11 +89,15 @@ class DiffusionEngine:
             trained = step_columns(len(jobs), found, levels, actions, self.latent_shape)
         else:
             shift = shift_of(self.family, self.config, num_steps)
-            trained = noised_columns(jobs, found, self.config.num_noised or num_steps, shift, self.latent_shape)
+            trained = noised_columns(
+                jobs, found, self.config.num_noised or num_steps, shift, self.latent_shape
+            )
         return self._collect(jobs, found, trained)
 
     @distributed(Dispatch.DP_SCATTER, Collect.JOIN)
-    def evaluate(self, prompts: DataProto, version: WeightVersion | None = None) -> DataProto | None:
+    def evaluate(
+        self, prompts: DataProto, version: WeightVersion | None = None
+    ) -> DataProto | None:
         """Sample each prompt once with deterministic steps, from the same noise every time; errors
         as in `rollout`."""
         check_version(self.backend, version, evaluation=True)
@@ -109,13 +115,23 @@ class DiffusionEngine:
         return [Job(item, conditions, noise, start=noise) for item, conditions, noise in rows]
 
     def _job(
-        self, item: dict[str, Any], conditions: PromptConditions | str, sibling: int, step: int, prefix: str
+        self,
+        item: dict[str, Any],
+        conditions: PromptConditions | str,
+        sibling: int,
+        step: int,
+        prefix: str,
     ) -> Job:
         """Return one sample of a group. Siblings that share x_T still have their own steps, or they
         would be equal."""
         name = f"{prefix}{item['uid']}"
         noise = NoiseRecipe(self.seed, step, f"{name}/{sibling}")
-        return Job(item, conditions, noise, NoiseRecipe(self.seed, step, name) if self.config.share_noise else noise)
+        return Job(
+            item,
+            conditions,
+            noise,
+            NoiseRecipe(self.seed, step, name) if self.config.share_noise else noise,
+        )
 
     def sample(
         self,
@@ -135,15 +151,21 @@ class DiffusionEngine:
         found: dict[int, Trajectory] = {}
         for first in range(0, len(good), at_once):
             rows = good[first : first + at_once]
-            prompts = [one for row in rows if isinstance(one := jobs[row].conditions, PromptConditions)]
+            prompts = [
+                one for row in rows if isinstance(one := jobs[row].conditions, PromptConditions)
+            ]
             told = self.told(policy, prompts)
-            noise = initial_noise([jobs[row].start for row in rows], self.latent_shape).to(self.backend.device)
+            noise = initial_noise([jobs[row].start for row in rows], self.latent_shape).to(
+                self.backend.device
+            )
 
             def velocity_of(x: Tensor, sigma_B: Tensor, told: dict[str, Tensor] = told) -> Tensor:
                 return policy(Noisy(x, sigma_B, told), scale)
 
             generators = [jobs[row].noise.generator(STEPS) for row in rows]
-            batch = denoise(velocity_of, noise, levels, self.sde or SdeConfig(), actions, generators)
+            batch = denoise(
+                velocity_of, noise, levels, self.sde or SdeConfig(), actions, generators
+            )
             found |= zip(rows, batch.rows(), strict=True)
         return found
 
@@ -152,12 +174,16 @@ class DiffusionEngine:
         conditions = policy.conditions_of(prompts, 1, self.config.guidance_scale)
         return {name: value.to(self.backend.device) for name, value in conditions.items()}
 
-    def _collect(self, jobs: Sequence[Job], found: dict[int, Trajectory], trained: dict[str, Tensor]) -> DataProto:
+    def _collect(
+        self, jobs: Sequence[Job], found: dict[int, Trajectory], trained: dict[str, Tensor]
+    ) -> DataProto:
         tensors = trained | unjudged(jobs, trained["response_mask"])
         objects = described(jobs, self.conditions.blank) | self._decoded(len(jobs), found)
         return DataProto.from_dict(tensors, objects)
 
-    def _decoded(self, num_rows: int, found: dict[int, Trajectory]) -> dict[str, list[np.ndarray | None]]:
+    def _decoded(
+        self, num_rows: int, found: dict[int, Trajectory]
+    ) -> dict[str, list[np.ndarray | None]]:
         """Return images [height, width, 3] or videos [frames, height, width, 3] of whole numbers
         0..255."""
         made: list[np.ndarray | None] = [None] * num_rows

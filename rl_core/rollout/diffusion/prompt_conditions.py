@@ -43,7 +43,9 @@ class ConditionCache:
     Args: scale: guidance scale. size: size of the samples.
     """
 
-    def __init__(self, family: DiffusionFamily, size: Size, scale: float, negative_prompt: str) -> None:
+    def __init__(
+        self, family: DiffusionFamily, size: Size, scale: float, negative_prompt: str
+    ) -> None:
         self.family, self.size, self.negative_prompt = family, size, negative_prompt
         self.is_guided = has_two_halves(family, scale)
         self._kept: OrderedDict[str, Condition] = OrderedDict()
@@ -59,7 +61,9 @@ class ConditionCache:
         from PIL import Image
 
         needed = self.family.condition_images is ConditionImages.REQUIRED
-        asked = Asked("", Image.new("RGB", (self.size.width, self.size.height), "grey") if needed else None)
+        asked = Asked(
+            "", Image.new("RGB", (self.size.width, self.size.height), "grey") if needed else None
+        )
         found = self._conditions([asked])[0]
         if isinstance(found, str):
             raise ModelError(found)
@@ -82,7 +86,9 @@ class ConditionCache:
 
     def _encoded(self, wanted: Sequence[tuple[str, Image | None]]) -> dict[str, Condition | str]:
         by_key = {_key(*one): one for one in wanted}
-        found: dict[str, Condition | str] = {key: self._kept[key] for key in by_key if key in self._kept}
+        found: dict[str, Condition | str] = {
+            key: self._kept[key] for key in by_key if key in self._kept
+        }
         found |= {key: self._encode(*one) for key, one in by_key.items() if key not in found}
         for key in by_key:
             self._keep(key, found[key])
@@ -95,7 +101,9 @@ class ConditionCache:
                 encoded = self.family.encode([text], [image], self.size)[0]
         except RLTrainError as error:
             return str(error)
-        return Condition({name: value.detach().cpu().clone() for name, value in encoded.tensors.items()})
+        return Condition(
+            {name: value.detach().cpu().clone() for name, value in encoded.tensors.items()}
+        )
 
     def _keep(self, key: str, condition: Condition | str) -> None:
         if isinstance(condition, str):

@@ -38,7 +38,12 @@ def drawing(item: Mapping[str, Any], uid: str, prompt: str) -> dict[str, Any]:
 
     Args: uid: uid of the row that it is drawn for.
     """
-    return {"uid": uid, "prompt": prompt, "asked": item["prompt"], "metadata": dict(item.get("metadata") or {})}
+    return {
+        "uid": uid,
+        "prompt": prompt,
+        "asked": item["prompt"],
+        "metadata": dict(item.get("metadata") or {}),
+    }
 
 
 class QuestionLengths:

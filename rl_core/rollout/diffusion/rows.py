@@ -41,7 +41,11 @@ class Job:
 
 
 def step_columns(
-    num_rows: int, found: Mapping[int, Trajectory], levels: Tensor, actions: Sequence[int], shape: Sequence[int]
+    num_rows: int,
+    found: Mapping[int, Trajectory],
+    levels: Tensor,
+    actions: Sequence[int],
+    shape: Sequence[int],
 ) -> dict[str, Tensor]:
     """Return the columns for a policy gradient: `latents, next_latents` [B, K, ...], `sigmas,
     next_sigmas, rollout_log_probs` and `response_mask` [B, K].
@@ -50,7 +54,10 @@ def step_columns(
     """
     places, num_actions = torch.tensor(actions), len(actions)
     latents, next_latents = (torch.zeros(num_rows, num_actions, *shape) for _ in range(2))
-    log_probs_BK, mask_BK = torch.zeros(num_rows, num_actions), torch.zeros(num_rows, num_actions).long()
+    log_probs_BK, mask_BK = (
+        torch.zeros(num_rows, num_actions),
+        torch.zeros(num_rows, num_actions).long(),
+    )
     for row, taken in found.items():
         latents[row], next_latents[row] = torch.cat(taken.latents), torch.cat(taken.next_latents)
         log_probs_BK[row], mask_BK[row] = torch.cat(taken.log_probs), 1
@@ -65,7 +72,11 @@ def step_columns(
 
 
 def noised_columns(
-    jobs: Sequence[Job], found: Mapping[int, Trajectory], num_copies: int, shift: float, shape: Sequence[int]
+    jobs: Sequence[Job],
+    found: Mapping[int, Trajectory],
+    num_copies: int,
+    shift: float,
+    shape: Sequence[int],
 ) -> dict[str, Tensor]:
     """Return the columns for DiffusionNFT: `clean` [B, ...], and for its noised copies `sigmas,
     noise_seeds, response_mask` [B, K].
@@ -77,7 +88,9 @@ def noised_columns(
     times, seeds, mask = [], [], torch.zeros(len(jobs), num_copies).long()
     for row, job in enumerate(jobs):
         generator = job.noise.generator(TIMES)
-        times.append((torch.arange(num_copies) + torch.rand(num_copies, generator=generator)) / num_copies)
+        times.append(
+            (torch.arange(num_copies) + torch.rand(num_copies, generator=generator)) / num_copies
+        )
         seeds.append(torch.randint(2**31, (num_copies,), generator=generator))
         if row in found:
             clean[row], mask[row] = found[row].clean[0].cpu(), 1
@@ -116,7 +129,9 @@ def described(jobs: Sequence[Job], blank: Callable[[], PromptConditions]) -> dic
         "metadata": [dict(job.item.get("metadata") or {}) for job in jobs],
         "response": ["" for _ in jobs],
         "ground_truth": [None for _ in jobs],
-        "stop_reason": [str(StopReason.EOS if job.error is None else StopReason.FAILED) for job in jobs],
+        "stop_reason": [
+            str(StopReason.EOS if job.error is None else StopReason.FAILED) for job in jobs
+        ],
         "error": [job.error for job in jobs],
         "conditions": [job.conditions if job.error is None else filler for job in jobs],
     }

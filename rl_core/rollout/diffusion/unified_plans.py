@@ -32,7 +32,9 @@ def contexts(plans: Any) -> list[list[int]]:
     return [ids[used].tolist() for ids, used in zip(ids_BL, used_BL, strict=True)]
 
 
-def planned_drawing(item: Mapping[str, Any], uid: str, plan: str, context: list[int]) -> dict[str, Any]:
+def planned_drawing(
+    item: Mapping[str, Any], uid: str, plan: str, context: list[int]
+) -> dict[str, Any]:
     """Return the row of an image rollout that draws a plan for `item`.
 
     Args: uid: uid of the plan's row.
@@ -43,7 +45,9 @@ def planned_drawing(item: Mapping[str, Any], uid: str, plan: str, context: list[
 class PlanChat(ChatFormat):
     """A `ChatFormat` that asks for a plan in the family's format."""
 
-    def __init__(self, bundle: Any, template_kwargs: dict[str, Any], stop_ids: Sequence[int]) -> None:
+    def __init__(
+        self, bundle: Any, template_kwargs: dict[str, Any], stop_ids: Sequence[int]
+    ) -> None:
         super().__init__(bundle.tokenizer, template_kwargs, keep_special_tokens=())
         # A plan is no turn of a conversation: it ends where the model's own configuration says.
         self.stop_ids = frozenset({bundle.tokenizer.eos_token_id, *stop_ids})
@@ -57,9 +61,13 @@ class PlanChat(ChatFormat):
 class PlanWriter(RolloutEngine):
     """Rollout engine that writes plans with a unified model."""
 
-    def __init__(self, backend: Any, config: Any, env_options: Any, template_kwargs: Any, seed: int) -> None:
+    def __init__(
+        self, backend: Any, config: Any, env_options: Any, template_kwargs: Any, seed: int
+    ) -> None:
         super().__init__(backend, config, env_options, template_kwargs, seed)
-        self.chat = PlanChat(backend.bundle, template_kwargs, configured_stop_ids(backend.policy.language_model))
+        self.chat = PlanChat(
+            backend.bundle, template_kwargs, configured_stop_ids(backend.policy.language_model)
+        )
 
     def sampling(self, max_new_tokens: int, temperature: float) -> Sampling:
         """Return sampling options for plans; a plan whose layout follows the image's size is
@@ -73,8 +81,9 @@ class PlanWriter(RolloutEngine):
         if max_new_tokens != layout.num_tokens:
             size = self.backend.bundle.size
             raise ModelError(
-                f"max_new_tokens is {max_new_tokens}; the plan of a picture of {size.height} x {size.width} pixels has "
-                f"{layout.num_tokens} tokens: set rollout.max_new_tokens and evaluation.max_new_tokens to that"
+                f"max_new_tokens is {max_new_tokens}; the plan of a picture of {size.height} x "
+                f"{size.width} pixels has {layout.num_tokens} tokens: set rollout.max_new_tokens "
+                "and evaluation.max_new_tokens to that"
             )
         return replace(sampling, at_limit=StopReason.EOS)
 
@@ -95,7 +104,9 @@ class PlanContexts:
         """Return the conditions of each item, in order."""
         asked, contexts = [item["asked"] for item in items], [item[CONTEXT_IDS] for item in items]
         found = self.family.plan_conditions(asked, contexts, size_of(self.config))
-        return [one if isinstance(one, str) else PromptConditions(one, self.negative) for one in found]
+        return [
+            one if isinstance(one, str) else PromptConditions(one, self.negative) for one in found
+        ]
 
     def blank(self) -> PromptConditions:
         """Return the conditions of an empty prompt without a plan."""

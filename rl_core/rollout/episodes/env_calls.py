@@ -63,7 +63,13 @@ class EnvCalls:
         self._start_loop()
 
     def submit(
-        self, row: int, kind: EnvCall, work: Callable[..., Any], *args: Any, timeout_s: float, owner: Any = None
+        self,
+        row: int,
+        kind: EnvCall,
+        work: Callable[..., Any],
+        *args: Any,
+        timeout_s: float,
+        owner: Any = None,
     ) -> None:
         """Start a call.
 
@@ -108,13 +114,18 @@ class EnvCalls:
         self._loop = asyncio.new_event_loop()
         self._slots: dict[Any, asyncio.Semaphore] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._thread = threading.Thread(target=_run, args=(self._loop,), name="environments", daemon=True)
+        self._thread = threading.Thread(
+            target=_run, args=(self._loop,), name="environments", daemon=True
+        )
         self._thread.start()
 
     def _give_up(self, waited_s: float) -> list[Outcome]:
         """Abandon an event loop that a coroutine blocks, since nothing was reported for longer than
         any deadline."""
-        error = f"no sign of life for {waited_s:g} s: a coroutine of an environment blocks the event loop"
+        error = (
+            f"no sign of life for {waited_s:g} s: a coroutine of an environment blocks the event "
+            "loop"
+        )
         lost = [Outcome(row, kind, error=error, timed_out=True) for row, kind in self._pending]
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._pending, self._outcomes = {}, queue.SimpleQueue()
@@ -126,10 +137,15 @@ class EnvCalls:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _call(self, row: int, kind: EnvCall, work: Callable[[], Any], timeout_s: float, owner: Any) -> None:
+    async def _call(
+        self, row: int, kind: EnvCall, work: Callable[[], Any], timeout_s: float, owner: Any
+    ) -> None:
         outcomes = self._outcomes
         # The narrower one first, so that who waits for it keeps nobody else waiting.
-        async with self._slot(owner, _own_limit(owner, self._at_once)), self._slot("all", self._at_once):
+        async with (
+            self._slot(owner, _own_limit(owner, self._at_once)),
+            self._slot("all", self._at_once),
+        ):
             start = time.perf_counter()
             task = asyncio.ensure_future(_work(work))
             # Not wait_for, which would wait for a coroutine that refuses to be cancelled.
@@ -170,7 +186,9 @@ async def _work(work: Callable[[], Any]) -> tuple[Any, str | None]:
         if _is_coroutine(work):
             return await work(), None
         value, error = await _in_thread(work)
-        return (await value, None) if error is None and inspect.isawaitable(value) else (value, error)
+        return (
+            (await value, None) if error is None and inspect.isawaitable(value) else (value, error)
+        )
     except asyncio.CancelledError:
         raise
     except BaseException as error:  # whatever an environment raises is its own row's failure

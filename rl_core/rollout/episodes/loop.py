@@ -41,7 +41,9 @@ def run_episodes(
     Args: generate: called in this thread with at most `max_batch_size` rows. Siblings with the same
     tokens, as on their first turn, are one request with a shared prefill.
     """
-    episodes = [Episode(item, group) for group, item in enumerate(items) for _ in range(num_siblings)]
+    episodes = [
+        Episode(item, group) for group, item in enumerate(items) for _ in range(num_siblings)
+    ]
     config = config or EpisodeConfig()
     with EnvCalls(config.at_once) as calls:
         play = _Play(episodes, chat, env_options, max_context_length, config, calls)
@@ -69,7 +71,9 @@ class _Play:
         self.ready: set[int] = set()
         for row, episode in enumerate(episodes):
             options = env_options.get(episode.item["env_class"])
-            calls.submit(row, EnvCall.INIT, _start, episode, options, timeout_s=self._time_left(episode))
+            calls.submit(
+                row, EnvCall.INIT, _start, episode, options, timeout_s=self._time_left(episode)
+            )
 
     def next_rows(self, at_most: int) -> list[int]:
         """Return the rows to decode next, in order; empty when all episodes are done and closed."""
@@ -108,7 +112,9 @@ class _Play:
         text = self.chat.decode(reply.token_ids, episode.tags)
         episode.add_reply(reply, text)
         timeout_s, owner = self._time_left(episode), type(episode.env)
-        self.calls.submit(row, EnvCall.STEP, episode.env.step, text, timeout_s=timeout_s, owner=owner)
+        self.calls.submit(
+            row, EnvCall.STEP, episode.env.step, text, timeout_s=timeout_s, owner=owner
+        )
 
     def _take(self, outcome: Outcome) -> None:
         """Process the outcome of a call."""
@@ -122,7 +128,9 @@ class _Play:
                 # What holds of every conversation ends the run; what this row said fails the row.
                 self.chat.check_several_turns()
                 error = described(refusal)
-            except Exception as fault:  # what an environment answered may be anything; the others go on
+            except (
+                Exception
+            ) as fault:  # what an environment answered may be anything; the others go on
                 error = described(fault)
         if error is not None:
             episode.fail(outcome.kind, error, timed_out=outcome.timed_out)
@@ -143,8 +151,8 @@ class _Play:
             prompt_ids = prompt.token_ids
             if len(prompt_ids) >= self.max_context_length:
                 raise EnvError(
-                    f"the prompt has {len(prompt_ids)} tokens and leaves no room for a reply; raise "
-                    f"rollout.max_context_length ({self.max_context_length})"
+                    f"the prompt has {len(prompt_ids)} tokens and leaves no room for a reply; "
+                    f"raise rollout.max_context_length ({self.max_context_length})"
                 )
             episode.prompt_ids, episode.media = prompt_ids, prompt.media
             episode.history = self.chat.history(messages, episode.item)
@@ -172,7 +180,10 @@ class _Play:
             episode.add_observation(observation)
 
     def _time_left(self, episode: Episode) -> float:
-        return max(0.001, min(self.config.step_timeout_s, self.config.episode_timeout_s - episode.env_seconds))
+        return max(
+            0.001,
+            min(self.config.step_timeout_s, self.config.episode_timeout_s - episode.env_seconds),
+        )
 
 
 def _start(episode: Episode, options: dict[str, Any] | None) -> Any:

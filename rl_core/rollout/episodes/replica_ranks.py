@@ -37,7 +37,9 @@ def collect_parts(part: list[T], group: ProcessGroup) -> list[T]:
     return [row for one in parts or [] for row in one]
 
 
-def play_together(group: ProcessGroup, work: Callable[..., R], play: Callable[[Callable[..., R]], list[T]]) -> list[T]:
+def play_together(
+    group: ProcessGroup, work: Callable[..., R], play: Callable[[Callable[..., R]], list[T]]
+) -> list[T]:
     """Run `play(work)` on the group's first rank, and every call that it makes of `work` on all
     ranks, with its arguments.
 

@@ -60,4 +60,6 @@ def _attempt(work: Callable[[], Any]) -> Any:
         return work()
     except Exception as error:  # whatever it is, the caller raises it
         own = error if isinstance(error, RLTrainError) else None
-        return Trouble("".join(traceback.format_exception_only(error)).strip(), traceback.format_exc(), own)
+        return Trouble(
+            "".join(traceback.format_exception_only(error)).strip(), traceback.format_exc(), own
+        )

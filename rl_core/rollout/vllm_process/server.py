@@ -110,7 +110,9 @@ class VllmServer:
             self._wake()
         self.llm.reset_prefix_cache()
 
-    def generate(self, prompts: Sequence[Prompt], temperature: float, eos_ids: Sequence[int]) -> list[Drawn]:
+    def generate(
+        self, prompts: Sequence[Prompt], temperature: float, eos_ids: Sequence[int]
+    ) -> list[Drawn]:
         """Return replies to every prompt in order, siblings adjacent.
 
         Args: temperature: 0 is greedy, with the log-probabilities of temperature 1. eos_ids: tokens
@@ -134,7 +136,9 @@ class VllmServer:
         ]
         inputs = [{"prompt_token_ids": prompt.token_ids} for prompt in prompts]
         drawn = []
-        for prompt, output in zip(prompts, self.llm.generate(inputs, parameters, use_tqdm=False), strict=True):
+        for prompt, output in zip(
+            prompts, self.llm.generate(inputs, parameters, use_tqdm=False), strict=True
+        ):
             replies = [_drawn(one) for one in sorted(output.outputs, key=lambda one: one.index)]
             drawn += replies if temperature else replies * prompt.num_replies
         return drawn
@@ -152,7 +156,9 @@ class VllmServer:
 
         with safe_open(self.weights, framework="pt") as file:
             names = set(file.keys()) & set(expected)
-            found = {name: checksum(file.get_tensor(name).to(getattr(torch, dtype))) for name in names}
+            found = {
+                name: checksum(file.get_tensor(name).to(getattr(torch, dtype))) for name in names
+            }
         check_same(expected, found, where)
         if self._asleep:
             self._wake()
@@ -166,7 +172,9 @@ class VllmServer:
         Raises: RecipeError when the server was not started for it.
         """
         if not self.options.sleeps:
-            raise RecipeError("the vLLM server cannot sleep; set rollout.vllm.sleep: true, on a GPU")
+            raise RecipeError(
+                "the vLLM server cannot sleep; set rollout.vllm.sleep: true, on a GPU"
+            )
         self.llm.sleep(level=2)
         self._asleep = True
 
@@ -183,7 +191,8 @@ class VllmServer:
         self._asleep = False
 
     def _load(self) -> None:
-        # Assigning to the loaded parameters would miss what vLLM made of them (fused, and packed for the device).
+        # Assigning to the loaded parameters would miss what vLLM made of them (fused, and packed
+        # for the device).
         with self._checkpoint() as folder:
             self.llm.collective_rpc("reload_weights", kwargs={"weights_path": folder})
         if self.options.device == "cpu":

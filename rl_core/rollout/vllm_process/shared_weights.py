@@ -48,7 +48,9 @@ class SharedWeights:
         for name, tensor in ordered.items():
             view = torch.empty(0, dtype=tensor.dtype)
             if tensor.numel():
-                view = torch.frombuffer(memory, dtype=tensor.dtype, count=tensor.numel(), offset=start)
+                view = torch.frombuffer(
+                    memory, dtype=tensor.dtype, count=tensor.numel(), offset=start
+                )
             self.tensors[name] = view.view(tensor.shape).copy_(tensor)
             start += tensor.nbytes
 

@@ -53,11 +53,15 @@ def check_same_policy(policy: Any, config: FSDPConfig, rank_info: RankInfo) -> N
         return
     cuts = {"placement.tp_size": rank_info.tp_size, "placement.sp_size": rank_info.sp_size}
     cut = {key: size for key, size in cuts.items() if size > 1}
-    where = " and ".join(f"{key} {size}" for key, size in cut.items()) or f"fsdp.param_dtype {config.param_dtype}"
+    where = (
+        " and ".join(f"{key} {size}" for key, size in cut.items())
+        or f"fsdp.param_dtype {config.param_dtype}"
+    )
     advice = " and ".join(f"{key} to 1" for key in cut) or "fsdp.param_dtype to float32"
     name = type(policy.language_model).__name__
     try:
-        # What attends across ranks is chosen at the first pass, for the way of computing that the run has by then.
+        # What attends across ranks is chosen at the first pass, for the way of computing that the
+        # run has by then.
         with torch.no_grad(), as_judged(policy), same_attention(policy.language_model):
             if policy.paths.why_not(Path.PADDED):
                 log_probs_BT = row_by_row(policy, truth, rank_info.device)
@@ -65,12 +69,15 @@ def check_same_policy(policy: Any, config: FSDPConfig, rank_info: RankInfo) -> N
                 log_probs_BT = policy(**truth.batch(rank_info.device))[0]
     except ModelError:
         raise
-    except Exception as error:  # a foreign forward over parts of weights or of rows may raise anything
+    except (
+        Exception
+    ) as error:  # a foreign forward over parts of weights or of rows may raise anything
         if not cut:
             raise
         reason = (str(error).strip().splitlines() or [""])[0]
         raise ModelError(
-            f"{where}: {name} cannot be computed so ({type(error).__name__}: {reason}); set {advice}"
+            f"{where}: {name} cannot be computed so ({type(error).__name__}: {reason}); set "
+            f"{advice}"
         ) from error
     differences = truth.differences(log_probs_BT)
     mean, largest = sum(differences) / len(differences), max(differences)
@@ -78,8 +85,8 @@ def check_same_policy(policy: Any, config: FSDPConfig, rank_info: RankInfo) -> N
     if mean <= ALIKE_ROUNDED * truth.spread if is_rounded else largest <= ALIKE * truth.spread:
         return
     raise ModelError(
-        f"{where}: {name} then differs from its own forward by {mean:.2g} in the mean and {largest:.2g} at most in a "
-        f"log-probability; set {advice}"
+        f"{where}: {name} then differs from its own forward by {mean:.2g} in the mean and "
+        f"{largest:.2g} at most in a log-probability; set {advice}"
     )
 
 
@@ -104,7 +111,8 @@ def check_exact(policy: Any) -> None:
     ]
     if any(differences):
         raise ModelError(
-            f"model.exact: true: {type(policy.language_model).__name__} gives {sum(map(bool, differences))} of "
-            f"{len(differences)} tokens another log-probability while decoding than in a forward pass (by up to "
-            f"{max(differences):.2g}); set model.exact to false"
+            f"model.exact: true: {type(policy.language_model).__name__} gives "
+            f"{sum(map(bool, differences))} of {len(differences)} tokens another log-probability "
+            f"while decoding than in a forward pass (by up to {max(differences):.2g}); set "
+            "model.exact to false"
         )

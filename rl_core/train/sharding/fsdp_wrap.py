@@ -35,7 +35,9 @@ def cast_parameters(module: nn.Module, dtype: DType) -> None:
         parameter.data = parameter.data.to(DTYPES[dtype])
 
 
-def cast_to_stored(policy: nn.Module, blocks: list[nn.Module], config: FSDPConfig, keep: Callable[[str], bool]) -> None:
+def cast_to_stored(
+    policy: nn.Module, blocks: list[nn.Module], config: FSDPConfig, keep: Callable[[str], bool]
+) -> None:
     """Store each parameter of an unwrapped policy in its format; those whose name `keep` selects
     stay unchanged.
 
@@ -48,7 +50,9 @@ def cast_to_stored(policy: nn.Module, blocks: list[nn.Module], config: FSDPConfi
     for name, parameter in policy.named_parameters():
         if not keep(name):
             is_computed = id(parameter) in gathered and not parameter.requires_grad
-            parameter.data = parameter.data.to(DTYPES[config.param_dtype if is_computed else config.master_dtype])
+            parameter.data = parameter.data.to(
+                DTYPES[config.param_dtype if is_computed else config.master_dtype]
+            )
 
 
 def shard(policy: nn.Module, blocks: list[nn.Module], config: FSDPConfig, mesh: DeviceMesh) -> None:
@@ -125,7 +129,9 @@ def unsharded_parameters(policy: nn.Module) -> list[nn.Parameter]:
 def _is_sharded(parameter: Any) -> bool:
     """Return True if FSDP holds it; a weight matrix cut by tensor parallelism alone is on another
     mesh."""
-    return isinstance(parameter, DTensor) and SHARD_DIMENSION in (parameter.device_mesh.mesh_dim_names or ())
+    return isinstance(parameter, DTensor) and SHARD_DIMENSION in (
+        parameter.device_mesh.mesh_dim_names or ()
+    )
 
 
 def _prefetch(blocks: list[Any], ahead: int) -> None:

@@ -22,7 +22,15 @@ ROLLOUT_WEIGHTS, KV_CACHE = "gathered weights (rollout)", "KV cache"
 
 UNGATED = ("n_embd", "n_embed", "ffn_dim", "expansion_ratio", "n_head")
 """Config keys of families whose MLPs have two matrices; others have gated ones with three."""
-UNGATED_TYPES = ("gpt_neox", "gpt_neox_japanese", "falcon", "phi", "starcoder2", "persimmon", "nemotron")
+UNGATED_TYPES = (
+    "gpt_neox",
+    "gpt_neox_japanese",
+    "falcon",
+    "phi",
+    "starcoder2",
+    "persimmon",
+    "nemotron",
+)
 """Further families whose MLPs have two matrices."""
 PERIODS = ("expert_layer_period", "decoder_sparse_step", "interleave_moe_layer_step")
 """Config keys for the interval of blocks with experts."""
@@ -56,17 +64,26 @@ def _mlps(shape: Mapping[str, Any]) -> int:
     """Return the MLP parameters of all blocks, experts and their router included."""
     hidden, layers = shape["hidden_size"], shape["num_hidden_layers"]
     width = shape.get("intermediate_size") or 4 * hidden
-    is_gated = shape.get("model_type") not in UNGATED_TYPES and not any(name in shape for name in UNGATED)
+    is_gated = shape.get("model_type") not in UNGATED_TYPES and not any(
+        name in shape for name in UNGATED
+    )
     matrices = 3 if is_gated else 2
     dense = matrices * hidden * width
     experts = shape.get("num_experts") or 0
     if experts < 2:
         return layers * dense
     expert_width = shape.get("moe_intermediate_size") or width
-    shared = shape.get("shared_expert_intermediate_size") or (shape.get("n_shared_experts") or 0) * expert_width
+    shared = (
+        shape.get("shared_expert_intermediate_size")
+        or (shape.get("n_shared_experts") or 0) * expert_width
+    )
     sparse = matrices * hidden * (experts * expert_width + shared) + experts * hidden
-    num_dense = min(layers, shape.get("first_k_dense_replace") or len(shape.get("mlp_only_layers") or ()))
-    num_sparse = (layers - num_dense) // next((shape[name] for name in PERIODS if shape.get(name)), 1)
+    num_dense = min(
+        layers, shape.get("first_k_dense_replace") or len(shape.get("mlp_only_layers") or ())
+    )
+    num_sparse = (layers - num_dense) // next(
+        (shape[name] for name in PERIODS if shape.get(name)), 1
+    )
     return num_sparse * sparse + (layers - num_sparse) * dense
 
 
@@ -83,7 +100,11 @@ def estimate_memory(recipe: Recipe, config: Mapping[str, Any]) -> dict[str, floa
     parts = weights | _gathered(recipe, shape) | _activations(recipe, shape)
     if recipe.rollout.engine.owns_model:
         # A worker that samples holds these, and nothing else.
-        parts = {purpose: size for purpose, size in parts.items() if purpose not in (ROLLOUT_WEIGHTS, KV_CACHE)}
+        parts = {
+            purpose: size
+            for purpose, size in parts.items()
+            if purpose not in (ROLLOUT_WEIGHTS, KV_CACHE)
+        }
     return {purpose: size for purpose, size in parts.items() if size or purpose in weights}
 
 
@@ -94,7 +115,8 @@ def _weights(recipe: Recipe, shape: dict[str, Any]) -> dict[str, float]:
     master, computed = WIDTHS[recipe.fsdp.master_dtype], WIDTHS[recipe.fsdp.param_dtype]
     held = _share(recipe, shape)
     parts = {
-        "stored weights": _stored(recipe, shape) + adapters / recipe.placement.train_devices * master,
+        "stored weights": _stored(recipe, shape)
+        + adapters / recipe.placement.train_devices * master,
         # A gradient and two moments for every trained weight.
         "gradients and AdamW": trained * _share(recipe, shape, trained=True) * 3 * master,
     }
@@ -117,7 +139,9 @@ def _stored(recipe: Recipe, shape: dict[str, Any]) -> float:
     in_blocks = computed if recipe.lora else master
     outside = _num_root_parameters(shape)
     blocks = (num_parameters(shape) - outside) / ranks * in_blocks
-    return blocks + (outside / ranks * in_blocks if recipe.fsdp.root_wrap else outside / tp_size * master)
+    return blocks + (
+        outside / ranks * in_blocks if recipe.fsdp.root_wrap else outside / tp_size * master
+    )
 
 
 def _gathered(recipe: Recipe, shape: dict[str, Any]) -> dict[str, float]:
@@ -133,7 +157,9 @@ def _gathered(recipe: Recipe, shape: dict[str, Any]) -> dict[str, float]:
         "gathered weights (training)": (whole - root) * in_flight / layers + root,
     }
     if config.defer_grad_sync:
-        parts["gradients before they are reduced"] = _num_trained(recipe, shape) * WIDTHS[config.reduce_dtype] / tp_size
+        parts["gradients before they are reduced"] = (
+            _num_trained(recipe, shape) * WIDTHS[config.reduce_dtype] / tp_size
+        )
     return parts
 
 
@@ -148,11 +174,21 @@ def _activations(recipe: Recipe, shape: dict[str, Any]) -> dict[str, float]:
     kept_blocks = 1 if recipe.fsdp.activation_checkpointing else layers
     kv_heads = shape.get("num_key_value_heads") or shape["num_attention_heads"]
     head_dim = shape.get("head_dim") or hidden // shape["num_attention_heads"]
-    rows = recipe.training.prompts_per_step * rollout.samples_per_prompt * placement.tp_size // placement.num_devices
+    rows = (
+        recipe.training.prompts_per_step
+        * rollout.samples_per_prompt
+        * placement.tp_size
+        // placement.num_devices
+    )
     decoded = min(rollout.max_batch_size, rows)
     return {
-        # About 14 hidden-sized tensors stay alive per block for the backward pass; of the other blocks, their input.
-        "activations": tokens * hidden * width * (14 * kept_blocks + layers - kept_blocks) / placement.sp_size,
+        # About 14 hidden-sized tensors stay alive per block for the backward pass; of the other
+        # blocks, their input.
+        "activations": tokens
+        * hidden
+        * width
+        * (14 * kept_blocks + layers - kept_blocks)
+        / placement.sp_size,
         "logits": min(scored / placement.sp_size, CHUNK_TOKENS) * shape["vocab_size"] * 4 * 3,
         KV_CACHE: decoded * length * 2 * layers * kv_heads * head_dim * width / placement.tp_size,
     }

@@ -35,8 +35,12 @@ class Meshes:
         rank_info.topology.check_trainable()
         dp_size, sp_size, tp_size = rank_info.dp_size, rank_info.sp_size, rank_info.tp_size
         kind = rank_info.device_kind
-        parameters = init_device_mesh(kind, (dp_size * sp_size, tp_size), mesh_dim_names=(SHARD_DIMENSION, "tp"))
-        ranks = init_device_mesh(kind, (dp_size, sp_size, tp_size), mesh_dim_names=("dp", "sp", "tp_siblings"))
+        parameters = init_device_mesh(
+            kind, (dp_size * sp_size, tp_size), mesh_dim_names=(SHARD_DIMENSION, "tp")
+        )
+        ranks = init_device_mesh(
+            kind, (dp_size, sp_size, tp_size), mesh_dim_names=("dp", "sp", "tp_siblings")
+        )
         self.shard: DeviceMesh = parameters[SHARD_DIMENSION]
         """Mesh over which FSDP shards, and averages gradients."""
         self.tp: DeviceMesh = parameters["tp"]

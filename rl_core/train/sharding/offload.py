@@ -30,7 +30,9 @@ class Parked:
         # Several tensors may look at one storage, which only its address in C tells.
         storages = {tensor.untyped_storage()._cdata: tensor.untyped_storage() for tensor in tensors}
         self._storages = [
-            storage for storage in storages.values() if storage.device == device and _can_be_emptied(storage)
+            storage
+            for storage in storages.values()
+            if storage.device == device and _can_be_emptied(storage)
         ]
         self._sizes = [storage.nbytes() for storage in self._storages]
         self._file: IO[bytes] | None = None
@@ -73,8 +75,8 @@ class Parked:
             return file
         except OSError as error:
             raise StorageError(
-                f"offload: {self.num_bytes} bytes could not be written below {root} ({error}); free some space or set "
-                "RL_TRAIN_HOME to a larger disk"
+                f"offload: {self.num_bytes} bytes could not be written below {root} ({error}); "
+                "free some space or set RL_TRAIN_HOME to a larger disk"
             ) from error
 
 
@@ -97,7 +99,8 @@ def _return_to_system(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.empty_cache()
     elif sys.platform == "linux":
-        # glibc keeps freed blocks for itself unless told otherwise; other C libraries have no such call.
+        # glibc keeps freed blocks for itself unless told otherwise; other C libraries have no such
+        # call.
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
         if trim is not None:
             trim(0)

@@ -71,9 +71,14 @@ class SequenceParallel:
         """
         hidden_BSH = self.hidden_states(model, inputs)
         here_BS = self.cut(acts_BL)
-        targets_BL = torch.zeros_like(acts_BL, dtype=targets_N.dtype).masked_scatter(acts_BL, targets_N)
+        targets_BL = torch.zeros_like(acts_BL, dtype=targets_N.dtype).masked_scatter(
+            acts_BL, targets_N
+        )
         measured = score(hidden_BSH[here_BS], self.cut(targets_BL)[here_BS])
-        return tuple(None if values is None else self._everyones(values, here_BS, acts_BL) for values in measured)
+        return tuple(
+            None if values is None else self._everyones(values, here_BS, acts_BL)
+            for values in measured
+        )
 
     def _everyones(self, values: Tensor, here_BS: Tensor, acts_BL: Tensor) -> Tensor:
         values_BS = torch.zeros(here_BS.shape, dtype=values.dtype, device=values.device)
@@ -87,18 +92,22 @@ class SequenceParallel:
         Args: inputs: keyword arguments of a forward pass over whole rows, padded or packed end to
         end.
         """
-        # Set here, since packing may change the implementation until the first pass; it stays for recomputed blocks.
+        # Set here, since packing may change the implementation until the first pass; it stays for
+        # recomputed blocks.
         if not model.config._attn_implementation.startswith(PREFIX):
             model.set_attn_implementation(_register(model.config._attn_implementation))
         with _cut_positions():
-            return model(**self._cut_inputs(inputs), use_cache=False, sequence_parallel=self).last_hidden_state
+            return model(
+                **self._cut_inputs(inputs), use_cache=False, sequence_parallel=self
+            ).last_hidden_state
 
     def _cut_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
         short = -inputs["input_ids"].shape[1] % self.size
         cut = inputs | {name: self.cut(inputs[name]) for name in ("input_ids", "position_ids")}
         mask = inputs["attention_mask"]
         if mask is not None and mask.dim() == 2:
-            # Nothing looks at what comes after it; unmasked, rows without other padding need no mask at all.
+            # Nothing looks at what comes after it; unmasked, rows without other padding need no
+            # mask at all.
             cut["attention_mask"] = torch.nn.functional.pad(mask, (0, short), value=1)
         if short and "cu_seq_lens_q" in inputs:
             bounds = inputs["cu_seq_lens_q"]
@@ -124,19 +133,21 @@ def check_sequence_parallel(model: Any, sp_size: int, tp_size: int = 1) -> None:
     remedy = "set placement.sp_size to 1"
     if not model._supports_attention_backend or model.config._attn_implementation == "eager":
         raise ModelError(
-            f"placement.sp_size {sp_size}: {name} with model.attention {model.config._attn_implementation!r} does not "
-            f"go through transformers' attention interface; use sdpa with a model that supports it, or {remedy}"
+            f"placement.sp_size {sp_size}: {name} with model.attention "
+            f"{model.config._attn_implementation!r} does not go through transformers' attention "
+            f"interface; use sdpa with a model that supports it, or {remedy}"
         )
     if other := sorted(set(other_layers(model)) - {MASKED}):
         raise ModelError(
-            f"placement.sp_size {sp_size}: {name} has layers of type {other} that carry a state along; {remedy}"
+            f"placement.sp_size {sp_size}: {name} has layers of type {other} that carry a state "
+            f"along; {remedy}"
         )
     heads = math.gcd(*sizes_of_layers(config, "num_attention_heads")) // tp_size
     if heads % sp_size:
         fitting = ", ".join(str(size) for size in range(1, heads + 1) if heads % size == 0)
         raise ModelError(
-            f"placement.sp_size {sp_size} does not divide the {heads} attention heads that {name} has on a rank "
-            f"(tp_size {tp_size}); sizes that fit: {fitting}"
+            f"placement.sp_size {sp_size} does not divide the {heads} attention heads that "
+            f"{name} has on a rank (tp_size {tp_size}); sizes that fit: {fitting}"
         )
 
 
@@ -186,7 +197,8 @@ def _attention_by(base: Callable[..., Any]) -> Callable[..., Any]:
 
 def _mask_by(base: Callable[..., Any]) -> Callable[..., Any]:
     def mask(*args: Any, q_length: int, kv_length: int, **kwargs: Any) -> Any:
-        # The model sees a slice of positions and the padding mask of all; attention will see queries at all.
+        # The model sees a slice of positions and the padding mask of all; attention will see
+        # queries at all.
         num_queries = kv_length if _positions_are_cut.get() else q_length
         return base(*args, q_length=num_queries, kv_length=kv_length, **kwargs)
 
@@ -197,8 +209,8 @@ def _refuse_per_head_extras(module: Any, kwargs: dict[str, Any]) -> None:
     given = [name for name in ("s_aux", "position_bias") if kwargs.get(name) is not None]
     if given:
         raise ModelError(
-            f"{module.__class__.__name__} gives attention {given[0]} per head, which sequence parallelism does not "
-            "exchange; set placement.sp_size to 1"
+            f"{module.__class__.__name__} gives attention {given[0]} per head, which sequence "
+            "parallelism does not exchange; set placement.sp_size to 1"
         )
 
 

@@ -1,8 +1,9 @@
 """FSDP2 on a rank that shares its weights with no other: gathered once per optimizer step,
 gradients added in place.
 
-For every micro-batch FSDP2 copies each block on its way to the other ranks and its gradient on the way back, even where
-there is no other rank: on a CPU a third of a training step. What is computed stays the same, bit by bit.
+For every micro-batch FSDP2 copies each block on its way to the other ranks and its gradient on the
+way back, even where there is no other rank: on a CPU a third of a training step. What is computed
+stays the same, bit by bit.
 
 This takes hold of FSDP2's own parameters, for which torch has no public name. It can go when
 `fully_shard` copies nothing on a mesh of one.
@@ -32,7 +33,8 @@ def add_gradients_in_place(policy: Any, reduce_dtype: torch.dtype) -> None:
         for group in unit._get_fsdp_state()._fsdp_param_groups:
             for parameter in group.fsdp_params:
                 if parameter.sharded_param.requires_grad:
-                    # A cycle through a tensor's hooks would keep the model, its memory and its process group for ever.
+                    # A cycle through a tensor's hooks would keep the model, its memory and its
+                    # process group for ever.
                     hook = partial(_add, ref(parameter), reduce_dtype)
                     parameter.unsharded_param.register_post_accumulate_grad_hook(hook)
         unit.reshard()

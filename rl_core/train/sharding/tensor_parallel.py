@@ -50,9 +50,15 @@ def apply_tensor_parallel(model: Any, mesh: DeviceMesh) -> None:
     check_tensor_parallel(model, mesh.size())
     styles = _styles(model, mesh.size())
     ties = list(_ties(model))
-    names = {name for name, _ in model.named_parameters()} | {name for name, _ in model.named_modules()}
-    cut = {name: style for name, style in styles.items() if style not in (_WHOLE, _PARTIAL_GRADIENT)}
-    apply_tensor_parallelism(model, mesh, {name: style for name, style in cut.items() if name in names})
+    names = {name for name, _ in model.named_parameters()} | {
+        name for name, _ in model.named_modules()
+    }
+    cut = {
+        name: style for name, style in styles.items() if style not in (_WHOLE, _PARTIAL_GRADIENT)
+    }
+    apply_tensor_parallelism(
+        model, mesh, {name: style for name, style in cut.items() if name in names}
+    )
     for module, name, owner, owned in ties:
         module._parameters[name] = owner._parameters[owned]
     _hold_whole(model, mesh, styles)
@@ -65,8 +71,8 @@ def check_tensor_parallel(model: Any, tp_size: int) -> None:
     """
     if not getattr(model, "tp_plan", None):
         raise ModelError(
-            f"placement.tp_size is {tp_size}, but transformers has no tensor-parallel plan for {type(model).__name__}; "
-            "set placement.tp_size to 1"
+            f"placement.tp_size is {tp_size}, but transformers has no tensor-parallel plan for "
+            f"{type(model).__name__}; set placement.tp_size to 1"
         )
     sizes = _divided_sizes(model.config.get_text_config())
     common = math.gcd(*sizes.values())
@@ -74,12 +80,18 @@ def check_tensor_parallel(model: Any, tp_size: int) -> None:
         shape = ", ".join(f"{name} {size}" for name, size in sizes.items())
         fitting = ", ".join(str(size) for size in range(1, common + 1) if common % size == 0)
         raise ModelError(
-            f"placement.tp_size {tp_size} does not divide {type(model).__name__} ({shape}); sizes that fit: {fitting}"
+            f"placement.tp_size {tp_size} does not divide {type(model).__name__} ({shape}); "
+            f"sizes that fit: {fitting}"
         )
 
 
 def _divided_sizes(config: Any) -> dict[str, int]:
-    names = ("num_attention_heads", "num_key_value_heads", "intermediate_size", "moe_intermediate_size")
+    names = (
+        "num_attention_heads",
+        "num_key_value_heads",
+        "intermediate_size",
+        "moe_intermediate_size",
+    )
     sizes = {name: sizes_of_layers(config, name) for name in names}
     return {name: math.gcd(*values) for name, values in sizes.items() if values}
 
@@ -114,7 +126,10 @@ def _whole_vocabulary(model: Any, tp_size: int) -> list[nn.Module]:
 
     embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
     name = next(name for name, module in model.named_modules() if module is embedding)
-    if embedding.num_embeddings % tp_size == 0 and replace_layer_number_by_wildcard(name) in model.tp_plan:
+    if (
+        embedding.num_embeddings % tp_size == 0
+        and replace_layer_number_by_wildcard(name) in model.tp_plan
+    ):
         return []
     return [module for module in (embedding, head) if module is not None]
 
@@ -127,8 +142,8 @@ def _adapter_styles(name: str, module: nn.Module, style: str) -> dict[str, str]:
         return {}
     if style not in _ADAPTER_STYLES:
         raise ModelError(
-            f"lora.target_modules: {name} (layout {style!r}) cannot carry an adapter under tensor parallelism; leave "
-            "it out, or set placement.tp_size to 1"
+            f"lora.target_modules: {name} (layout {style!r}) cannot carry an adapter under "
+            "tensor parallelism; leave it out, or set placement.tp_size to 1"
         )
     style_a, style_b = _ADAPTER_STYLES[style]
     parts = {f"{name}.base_layer": style}
@@ -166,7 +181,9 @@ def _hold_whole(model: nn.Module, mesh: DeviceMesh, styles: dict[str, str]) -> N
             new = nn.Parameter(whole, requires_grad=value.requires_grad)
             module._parameters[name] = replaced.setdefault(id(value), (value, new))[1]
         if plain:
-            _see_local_values(module, list(plain), partial=styles.get(module_name) == _PARTIAL_GRADIENT)
+            _see_local_values(
+                module, list(plain), partial=styles.get(module_name) == _PARTIAL_GRADIENT
+            )
 
 
 def _see_local_values(module: nn.Module, names: list[str], *, partial: bool) -> None:
@@ -179,7 +196,9 @@ def _see_local_values(module: nn.Module, names: list[str], *, partial: bool) -> 
         held: dict[str, Any] = {name: module._parameters[name] for name in names}
         # FSDP sums what a layout calls partial when it reduces the gradient. Written into torch's
         # own table, since a plain tensor cannot be set where a parameter is registered.
-        module._parameters.update({name: value.to_local(grad_placements=gradient) for name, value in held.items()})
+        module._parameters.update(
+            {name: value.to_local(grad_placements=gradient) for name, value in held.items()}
+        )
         try:
             return original_forward(*args, **kwargs)
         finally:

@@ -31,7 +31,11 @@ class DiffusionStack(SegmentStack):
     """
 
     def __init__(
-        self, fsdp_backend: FSDPBackend, algorithm: StageAlgorithm, config: DiffusionConfig, **options: Any
+        self,
+        fsdp_backend: FSDPBackend,
+        algorithm: StageAlgorithm,
+        config: DiffusionConfig,
+        **options: Any,
     ) -> None:
         super().__init__(fsdp_backend, algorithm, **options)
         self.config, self.family = config, fsdp_backend.bundle.family
@@ -42,7 +46,10 @@ class DiffusionStack(SegmentStack):
         size = self.config.steps_per_forward or num_actions
         if size < num_actions:
             if num_actions % size:
-                raise ValueError(f"diffusion.steps_per_forward {size} does not divide the {num_actions} trained steps")
+                raise ValueError(
+                    f"diffusion.steps_per_forward {size} does not divide the {num_actions} "
+                    "trained steps"
+                )
             shard = shard.unfold_column_chunks(num_actions // size, _per_action(shard))
         return super().open(shard)
 
@@ -63,13 +70,20 @@ class DiffusionStack(SegmentStack):
         """Return velocities [N, ...] at the levels of the rows' actions."""
         sigmas_BK = micro.tensor("sigmas")
         conditions = list(micro.non_tensor_batch["conditions"])
-        told = self.backend.policy.conditions_of(conditions, sigmas_BK.shape[1], self.config.guidance_scale)
+        told = self.backend.policy.conditions_of(
+            conditions, sigmas_BK.shape[1], self.config.guidance_scale
+        )
         told = {name: value.to(self.backend.device) for name, value in told.items()}
         return policy(Noisy(latents_N, sigmas_BK.flatten(), told), self.config.guidance_scale)
 
     def over(self, plan: list[MiniBatch]) -> list[Rows]:
         """Return every pass of a plan, including idle ones."""
-        return [rows for mini_batch in plan if not mini_batch.is_empty for rows in mini_batch.micro_batches]
+        return [
+            rows
+            for mini_batch in plan
+            if not mini_batch.is_empty
+            for rows in mini_batch.micro_batches
+        ]
 
 
 class StepStack(DiffusionStack):
@@ -108,7 +122,10 @@ class StepStack(DiffusionStack):
 
     def replay(self, policy: Any, micro: DataProto) -> Step:
         """Recompute the steps of some rows, N of them, scored by a policy."""
-        latents_N, next_N = micro.tensor("latents").flatten(0, 1), micro.tensor("next_latents").flatten(0, 1)
+        latents_N, next_N = (
+            micro.tensor("latents").flatten(0, 1),
+            micro.tensor("next_latents").flatten(0, 1),
+        )
         return action_step(
             self.sde,
             latents_N,
@@ -119,11 +136,19 @@ class StepStack(DiffusionStack):
             next_sample=next_N,
         )
 
-    def _loss(self, micro: DataProto, denominators: Denominators) -> tuple[Tensor, dict[str, Metric]]:
+    def _loss(
+        self, micro: DataProto, denominators: Denominators
+    ) -> tuple[Tensor, dict[str, Metric]]:
         mask_BK, rollout_BK = micro.tensor("response_mask"), micro.tensor("rollout_log_probs")
-        step, batch, algorithm = self.replay(self.backend.policy, micro), micro.batch, self.algorithm
+        step, batch, algorithm = (
+            self.replay(self.backend.policy, micro),
+            micro.batch,
+            self.algorithm,
+        )
         assert batch is not None and step.log_prob is not None
-        old_mean = batch.get("old_means", step.mean.detach().view_as(micro.tensor("latents"))).flatten(0, 1)
+        old_mean = batch.get(
+            "old_means", step.mean.detach().view_as(micro.tensor("latents"))
+        ).flatten(0, 1)
         old_BK = gaussian_log_prob(step.sample, old_mean, step.std).view_as(mask_BK)
         measured, ref_BK = {}, None
         if algorithm.needs_rollout_log_probs:

@@ -36,7 +36,9 @@ class NftStack(DiffusionStack):
                     old[rows] = found_N.view(len(rows), *old.shape[1:])
         shard.batch["old_velocities"] = old
 
-    def _loss(self, micro: DataProto, denominators: Denominators) -> tuple[Tensor, dict[str, Metric]]:
+    def _loss(
+        self, micro: DataProto, denominators: Denominators
+    ) -> tuple[Tensor, dict[str, Metric]]:
         mask_BK, sigmas_BK = micro.tensor("response_mask"), micro.tensor("sigmas")
         config: Any = self.algorithm.config
         noisy_N = self._noisy(micro)
@@ -68,7 +70,10 @@ class NftStack(DiffusionStack):
         clean, sigmas_N = micro.tensor("clean"), micro.tensor("sigmas").flatten()
         seeds_N = micro.tensor("noise_seeds").flatten().tolist()
         noise = torch.stack(
-            [torch.randn(clean.shape[1:], generator=torch.Generator().manual_seed(seed)) for seed in seeds_N]
+            [
+                torch.randn(clean.shape[1:], generator=torch.Generator().manual_seed(seed))
+                for seed in seeds_N
+            ]
         ).to(clean)
         level = sigmas_N.view(-1, *[1] * (clean.ndim - 1))
         copies = clean.repeat_interleave(len(seeds_N) // len(clean), 0)

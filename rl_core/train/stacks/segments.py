@@ -59,14 +59,20 @@ class SegmentStack(ABC):
         self.micro_batch_size = micro_batch_size or ROWS_OF_A_PASS
         self.num_updates_per_batch, self.num_epochs = num_updates_per_batch, num_epochs
         self.max_grad_norm, self.max_length = max_grad_norm, max_length
-        self.skips = skip_zero_advantages and self.needs_advantages and algorithm.vanishes_without_advantage
+        self.skips = (
+            skip_zero_advantages and self.needs_advantages and algorithm.vanishes_without_advantage
+        )
 
     @distributed(Dispatch.DP_SCATTER, Collect.REDUCE)
     def train(self, shard: DataProto) -> TrainStepResult:
         """Train on one rollout's shard."""
         shard, plan = self.open(shard)
         metrics: list[dict[str, Metric]] = []
-        steps = [self._update(shard, mini_batch, metrics) for _ in range(self.num_epochs) for mini_batch in plan]
+        steps = [
+            self._update(shard, mini_batch, metrics)
+            for _ in range(self.num_epochs)
+            for mini_batch in plan
+        ]
         losses = self.backend.all_reduce_sum([loss for loss, _ in steps])
         updates = [
             UpdateResult(
@@ -76,7 +82,9 @@ class SegmentStack(ABC):
                 skipped=bool(step["skipped"]),
                 num_tokens=int(mini_batch.denominators.num_tokens),
             )
-            for loss, (_, step), mini_batch in zip(losses, steps, plan * self.num_epochs, strict=True)
+            for loss, (_, step), mini_batch in zip(
+                losses, steps, plan * self.num_epochs, strict=True
+            )
         ]
         return TrainStepResult.of(updates, metrics)
 
@@ -89,7 +97,11 @@ class SegmentStack(ABC):
         return shard, plan
 
     def accumulate(
-        self, shard: DataProto, mini_batch: MiniBatch, metrics: list[dict[str, Metric]], weight: float = 1.0
+        self,
+        shard: DataProto,
+        mini_batch: MiniBatch,
+        metrics: list[dict[str, Metric]],
+        weight: float = 1.0,
     ) -> float:
         """Run backward over a mini-batch's micro-batches, without the step.
 
@@ -127,7 +139,9 @@ class SegmentStack(ABC):
         """Return a micro-batch of the shard; for no rows, one that does not train."""
 
     @abstractmethod
-    def _loss(self, micro: DataProto, denominators: Denominators) -> tuple[Tensor, dict[str, Metric]]:
+    def _loss(
+        self, micro: DataProto, denominators: Denominators
+    ) -> tuple[Tensor, dict[str, Metric]]:
         """Return the micro-batch's share of the step's loss, and its metrics."""
 
     def _plan(self, shard: DataProto) -> list[MiniBatch]:
@@ -139,7 +153,9 @@ class SegmentStack(ABC):
         """
         mask_BT = shard.tensor("response_mask")
         lengths, skipped = self.lengths(shard), self._skipped_rows(shard)
-        units = micro_batches.units_of(micro_batches.trained_rows(mask_BT), self.algorithm.rows_per_unit)
+        units = micro_batches.units_of(
+            micro_batches.trained_rows(mask_BT), self.algorithm.rows_per_unit
+        )
         by_part = micro_batches.split_evenly(list(range(len(units))), self.num_updates_per_batch)
         parts = [[units[index] for index in chosen] for chosen in by_part]
         computed = [[unit for unit in part if not skipped.issuperset(unit)] for part in parts]
@@ -155,7 +171,9 @@ class SegmentStack(ABC):
         return [
             MiniBatch(
                 self._fill(self._cut(part, lengths, int(wanted)), int(wanted)),
-                Denominators(counts[2 * index], counts[2 * index + 1], self.max_length or mask_BT.shape[1]),
+                Denominators(
+                    counts[2 * index], counts[2 * index + 1], self.max_length or mask_BT.shape[1]
+                ),
             )
             for index, (part, wanted) in enumerate(zip(computed, most, strict=True))
         ]
@@ -166,7 +184,8 @@ class SegmentStack(ABC):
         advantages_BT = None if columns is None else columns.get("advantages", None)
         if columns is None or advantages_BT is None or not self.skips:
             return set()
-        # What `measure` found comes from passes over all rows, and the first ratio is 1 in the same passes only.
+        # What `measure` found comes from passes over all rows, and the first ratio is 1 in the same
+        # passes only.
         if columns.get("old_log_probs", None) is not None:
             return set()
         return set((advantages_BT == 0).all(-1).nonzero()[:, 0].tolist())
@@ -174,7 +193,9 @@ class SegmentStack(ABC):
     def _cut(self, units: list[Rows], lengths: Lengths, at_least: int = 0) -> list[Rows]:
         """Return passes over these units, at least `at_least` if there are enough units."""
         places = list(range(len(units)))
-        cut = micro_batches.by_row_count(places, max(1, self.micro_batch_size // self.algorithm.rows_per_unit))
+        cut = micro_batches.by_row_count(
+            places, max(1, self.micro_batch_size // self.algorithm.rows_per_unit)
+        )
         return [micro_batches.flatten([units[place] for place in part]) for part in cut]
 
     @staticmethod

@@ -57,7 +57,9 @@ class TrainStack(SegmentStack):
         # Rows that are padded to the longest of a pass would be more than their tokens.
         may_fill = micro_batch_size is None and self.share_prompts
         products = fsdp_backend.device, DTYPES[fsdp_backend.fsdp_cfg.param_dtype]
-        self.max_tokens = max_tokens_per_micro_batch or (_tokens_of_a_pass(*products) if may_fill else None)
+        self.max_tokens = max_tokens_per_micro_batch or (
+            _tokens_of_a_pass(*products) if may_fill else None
+        )
 
     @distributed(Dispatch.DP_SCATTER, Collect.JOIN)
     def measure(self, shard: DataProto) -> DataProto | None:
@@ -73,9 +75,12 @@ class TrainStack(SegmentStack):
         with self.backend.anchor_policy() as anchor:
             old_BT = columns["old_log_probs"] = self._log_probs(anchor, shard, plan)
             if self.algorithm.needs_sum_squared_probs:
-                # log p(t) = l_t - Z(l), so log sum p^2 = Z(2 l) - 2 Z(l) = 2 log p(t) - log p(t) at half temperature.
+                # log p(t) = l_t - Z(l), so log sum p^2 = Z(2 l) - 2 Z(l) = 2 log p(t) - log p(t) at
+                # half temperature.
                 sharper_BT = self._log_probs(anchor, shard, plan, temperature=self.temperature / 2)
-                columns["sum_squared_probs"] = (2 * old_BT - sharper_BT).exp() * (shard.tensor("response_mask") != 0)
+                columns["sum_squared_probs"] = (2 * old_BT - sharper_BT).exp() * (
+                    shard.tensor("response_mask") != 0
+                )
         if self.algorithm.kl_in_reward:
             with self.backend.reference_policy() as reference:
                 columns["ref_log_probs"] = self._log_probs(reference, shard, plan)
@@ -105,8 +110,13 @@ class TrainStack(SegmentStack):
         if not self.share_prompts:
             return Lengths(tokens_B)
         num_prompt = used_BL.shape[1] - shard.tensor("response_mask").shape[1]
-        prompts = [shard.tensor(name)[:, :num_prompt] for name in ("input_ids", "attention_mask", "position_ids")]
-        return Lengths(tokens_B, shared_prompts.leaders(*prompts).tolist(), prompts[1].sum(-1).tolist())
+        prompts = [
+            shard.tensor(name)[:, :num_prompt]
+            for name in ("input_ids", "attention_mask", "position_ids")
+        ]
+        return Lengths(
+            tokens_B, shared_prompts.leaders(*prompts).tolist(), prompts[1].sum(-1).tolist()
+        )
 
     def take(self, shard: DataProto, rows: Rows) -> DataProto:
         """Return a micro-batch without columns that are padding in all rows."""
@@ -121,18 +131,24 @@ class TrainStack(SegmentStack):
             def saved(former: int, place: int) -> int:
                 return lengths.saved(units[former][-1], units[place][0])
 
-            cut = micro_batches.in_order_by_token_count(places, lengths_U, self.max_tokens, at_least, saved)
+            cut = micro_batches.in_order_by_token_count(
+                places, lengths_U, self.max_tokens, at_least, saved
+            )
         else:
             cut = micro_batches.by_token_count(places, lengths_U, self.max_tokens, at_least)
         return [micro_batches.flatten([units[place] for place in part]) for part in cut]
 
-    def _loss(self, micro: DataProto, denominators: Denominators) -> tuple[Tensor, dict[str, Metric]]:
+    def _loss(
+        self, micro: DataProto, denominators: Denominators
+    ) -> tuple[Tensor, dict[str, Metric]]:
         mask_BT = micro.tensor("response_mask")
         log_probs_BT, entropy_BT = self._forward(self.backend.policy, micro, with_entropy=True)
         assert micro.batch is not None
         old_BT = micro.batch.get("old_log_probs", log_probs_BT.detach())
         rollout_BT = micro.batch.get("rollout_log_probs", None)
-        measured = {"rollout_log_probs_BT": rollout_BT} if self.algorithm.needs_rollout_log_probs else {}
+        measured = (
+            {"rollout_log_probs_BT": rollout_BT} if self.algorithm.needs_rollout_log_probs else {}
+        )
         loss, metrics = self.algorithm.loss(
             log_probs_BT=log_probs_BT,
             old_log_probs_BT=old_BT,
@@ -150,7 +166,12 @@ class TrainStack(SegmentStack):
     ) -> Tensor:
         """Return log-probabilities [B, T], zero in rows that are not trained."""
         log_probs_BT = torch.zeros(shard.tensor("response_mask").shape, device=self.backend.device)
-        for rows in (rows for mini_batch in plan if not mini_batch.is_empty for rows in mini_batch.micro_batches):
+        for rows in (
+            rows
+            for mini_batch in plan
+            if not mini_batch.is_empty
+            for rows in mini_batch.micro_batches
+        ):
             micro = self.take(shard, rows)
             micro_BT = self._forward(policy, micro, with_entropy=False, temperature=temperature)[0]
             if rows:
@@ -179,8 +200,8 @@ def _one_row(algorithm: StageAlgorithm) -> int:
     have to stay together."""
     if algorithm.rows_per_unit > 1:
         raise ModelError(
-            f"{type(algorithm).__name__} compares rows in one pass, which have to be padded to one length, and with "
-            "padding this model gives something else; choose another model"
+            f"{type(algorithm).__name__} compares rows in one pass, which have to be padded to "
+            "one length, and with padding this model gives something else; choose another model"
         )
     return 1
 

@@ -52,14 +52,20 @@ class UnifiedStepResult:
     def merge(cls, parts: list[UnifiedStepResult]) -> UnifiedStepResult:
         """Return the result over all replicas."""
         first = parts[0]
-        stages = {name: TrainStepResult.merge([part.stages[name] for part in parts]) for name in first.stages}
+        stages = {
+            name: TrainStepResult.merge([part.stages[name] for part in parts])
+            for name in first.stages
+        }
         return replace(first, stages=stages)
 
     def to_floats(self) -> dict[str, dict[str, float]]:
         """Return the numbers to log, by stage and name; `joint_grad_norm` is the same for all."""
         taken = [norm for norm in self.grad_norms if math.isfinite(norm)]
         joint = math.fsum(taken) / len(taken) if taken else math.nan
-        return {name: stage.to_floats() | {"joint_grad_norm": joint} for name, stage in self.stages.items()}
+        return {
+            name: stage.to_floats() | {"joint_grad_norm": joint}
+            for name, stage in self.stages.items()
+        }
 
 
 @dataclass
@@ -104,7 +110,9 @@ class UnifiedStack:
         """Train on the shards that were received, which are then dropped. Raises: ValueError when
         there are none."""
         if not self._shards:
-            raise ValueError("nothing to train on: hand over a shard of at least one stage with receive() first")
+            raise ValueError(
+                "nothing to train on: hand over a shard of at least one stage with receive() first"
+            )
         segments = {name: self._open(name, shard) for name, shard in self._shards.items()}
         self._shards = {}
         first = next(iter(segments.values())).stack
@@ -113,7 +121,9 @@ class UnifiedStack:
             for _ in range(first.num_epochs)
             for index in range(first.num_updates_per_batch)
         ]
-        stages = {name: TrainStepResult.of(one.updates, one.metrics) for name, one in segments.items()}
+        stages = {
+            name: TrainStepResult.of(one.updates, one.metrics) for name, one in segments.items()
+        }
         return UnifiedStepResult(stages, tuple(grad_norms))
 
     def _open(self, name: str, shard: DataProto) -> _Segment:
@@ -130,12 +140,22 @@ class UnifiedStack:
             mini_batch = segment.plan[index]
             share = segment.share
             empty = mini_batch.is_empty
-            loss = 0.0 if empty else segment.stack.accumulate(segment.shard, mini_batch, segment.metrics, share.weight)
+            loss = (
+                0.0
+                if empty
+                else segment.stack.accumulate(
+                    segment.shard, mini_batch, segment.metrics, share.weight
+                )
+            )
             shares.append(loss)
             norms.append(math.nan if empty else total.add(share.max_grad_norm))
         total.restore()
         if all(segment.plan[index].is_empty for segment in segments):
-            step = {"grad_norm": math.nan, "lr": self.backend.optimizer.param_groups[0]["lr"], "skipped": 1.0}
+            step = {
+                "grad_norm": math.nan,
+                "lr": self.backend.optimizer.param_groups[0]["lr"],
+                "skipped": 1.0,
+            }
         else:
             step = self.backend.optimizer_step(segments[0].stack.max_grad_norm)
         losses = self.backend.all_reduce_sum(shares)
@@ -154,7 +174,9 @@ class _Gradients:
     def add(self, max_norm: float | None) -> float:
         """Take the parameters' gradients, clipped to `max_norm`. Returns: their global norm
         before."""
-        norm = clip_gradients(self.parameters, math.inf if max_norm is None else max_norm, self.device)
+        norm = clip_gradients(
+            self.parameters, math.inf if max_norm is None else max_norm, self.device
+        )
         for place, parameter in enumerate(self.parameters):
             if parameter.grad is not None:
                 known = self.kept.get(place)
@@ -168,7 +190,9 @@ class _Gradients:
             self.parameters[place].grad = gradient
 
 
-def _result(mini_batch: MiniBatch, loss: float, norm: float, step: Mapping[str, Any]) -> UpdateResult:
+def _result(
+    mini_batch: MiniBatch, loss: float, norm: float, step: Mapping[str, Any]
+) -> UpdateResult:
     empty = mini_batch.is_empty
     return UpdateResult(
         loss=math.nan if empty else loss,

@@ -82,11 +82,19 @@ def pack(tensors: Iterable[Named], bucket_bytes: int) -> Iterator[Bucket]:
 def unpack(bucket: Bucket, parameters: Mapping[str, Tensor]) -> None:
     """Write a bucket into parameters, in place and in their format. Raises: WeightMismatch on an
     unknown one."""
-    for piece, values in zip(bucket.pieces, bucket.values_N.split(list(map(len, bucket.pieces))), strict=True):
+    for piece, values in zip(
+        bucket.pieces, bucket.values_N.split(list(map(len, bucket.pieces))), strict=True
+    ):
         target = parameters.get(piece.name)
         if target is None or piece.stop > target.numel():
-            size = "no such parameter" if target is None else f"a parameter of {target.numel()} numbers"
-            raise WeightMismatch(f"{piece.name}[{piece.start}:{piece.stop}] was sent, but the engine has {size}")
+            size = (
+                "no such parameter"
+                if target is None
+                else f"a parameter of {target.numel()} numbers"
+            )
+            raise WeightMismatch(
+                f"{piece.name}[{piece.start}:{piece.stop}] was sent, but the engine has {size}"
+            )
         target.view(-1)[piece.start : piece.stop].copy_(values)
 
 
@@ -108,7 +116,11 @@ def kept_weights(backend: Trained, mode: SyncMode) -> Iterator[Named]:
     `sent_weights`."""
     if mode is SyncMode.FULL and backend.lora_cfg is not None:
         return iter(())
-    kept = {name: value for name, value in _values(backend, averaged=False).items() if name not in backend.trainable}
+    kept = {
+        name: value
+        for name, value in _values(backend, averaged=False).items()
+        if name not in backend.trainable
+    }
     return ((name, _gather(backend, value)) for name, value in kept.items())
 
 
@@ -116,7 +128,9 @@ def _values(backend: Trained, *, averaged: bool) -> dict[str, Any]:
     """Return every parameter by name, as this rank holds it."""
     for unit in fsdp_wrap.units(backend.policy):
         unit.reshard()
-    values = {name: value for name, value in backend.policy.named_parameters() if not is_averaged(name)}
+    values = {
+        name: value for name, value in backend.policy.named_parameters() if not is_averaged(name)
+    }
     if averaged:
         assert backend.ema is not None
         values |= backend.ema.shadow
@@ -145,4 +159,7 @@ def _merged(backend: Trained, values: dict[str, Any]) -> Iterator[Named]:
             if here is None:
                 yield base_name(name), full
             else:
-                yield base_name(name), full.float() + here.delta(lambda factor: _gather(backend, values[factor]))
+                yield (
+                    base_name(name),
+                    full.float() + here.delta(lambda factor: _gather(backend, values[factor])),
+                )

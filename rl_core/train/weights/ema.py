@@ -34,9 +34,15 @@ class EmaShadow:
     tensors, a second adapter's or a mirror's parameters); unset copies `live`.
     """
 
-    def __init__(self, config: EmaConfig, live: dict[str, Any], shadow: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, config: EmaConfig, live: dict[str, Any], shadow: dict[str, Any] | None = None
+    ) -> None:
         self.config, self.live = config, live
-        self.shadow = {name: live[name].detach().float().clone() for name in live} if shadow is None else shadow
+        self.shadow = (
+            {name: live[name].detach().float().clone() for name in live}
+            if shadow is None
+            else shadow
+        )
         self.num_updates = 0
         self._lent: dict[str, Tensor] | None = None
 
@@ -82,7 +88,9 @@ class EmaShadow:
     def restore(self) -> None:
         """Put the weights back, bit for bit. Raises: RLTrainError when they were not replaced."""
         if self._lent is None:
-            raise RLTrainError("restore_from_eval without apply_eval_ema: the weights are in place already")
+            raise RLTrainError(
+                "restore_from_eval without apply_eval_ema: the weights are in place already"
+            )
         for name, kept in self._lent.items():
             local_part(self.live[name]).copy_(kept)
         self._lent = None
@@ -93,7 +101,10 @@ class EmaShadow:
         Raises: RLTrainError naming it.
         """
         if self.applied:
-            raise RLTrainError(f"cannot {what} while the average stands in for the weights; restore_from_eval first")
+            raise RLTrainError(
+                f"cannot {what} while the average stands in for the weights; restore_from_eval "
+                "first"
+            )
 
 
 def local_part(tensor: Any) -> Tensor:
