@@ -172,7 +172,8 @@ def main() -> None:
             for part in (run.sampled[:4], run.sampled[-4:])
         )
         print(
-            f"{name:24}{f'{first:.2f} -> {last:.2f}':>34}{f'{run.held_out[0][1]:.2f} -> {run.held_out[-1][1]:.2f}':>30}"
+            f"{name:24}{f'{first:.2f} -> {last:.2f}':>34}"
+            f"{f'{run.held_out[0][1]:.2f} -> {run.held_out[-1][1]:.2f}':>30}"
         )
     print(f"picture: {picture}")
 

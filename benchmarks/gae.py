@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -66,10 +67,9 @@ def main() -> None:
     }
     print(f"{args.rows} rows x {args.actions} actions, float32, one thread")
     for name, mask_BT in masks.items():
-        vectorised = best(
-            lambda: gae(rewards_BT, values_BT, mask_BT, gamma=GAMMA, lam=LAM), args.repeats
-        )  # noqa: B023
-        loop = best(lambda: looped(rewards_BT, values_BT, mask_BT), max(args.repeats // 3, 3))  # noqa: B023
+        ours = partial(gae, rewards_BT, values_BT, mask_BT, gamma=GAMMA, lam=LAM)
+        vectorised = best(ours, args.repeats)
+        loop = best(partial(looped, rewards_BT, values_BT, mask_BT), max(args.repeats // 3, 3))
         pairs = zip(
             gae(rewards_BT, values_BT, mask_BT, gamma=GAMMA, lam=LAM),
             looped(rewards_BT, values_BT, mask_BT),

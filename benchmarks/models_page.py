@@ -20,19 +20,22 @@ HEAD = """# Models
 
 ## How it is found out
 
-The policy is the model: transformers' own forward, a row by itself, without padding or cache. Training and sampling
-compute it in quicker ways, and each of these depends on how a family of models is written. So the model is compared
-with itself whenever it is loaded. A few rows of different lengths, with siblings and with windows of attention that are
-shorter than the rows, go through every way that a run could use: padded batches, rows packed end to end, prompts that
-siblings share, token by token over a cache, and the modules of `rl-train` in the place of the model's own. A way that
-differs is not used. The log and the report say which one, why, and what is done instead; where nothing else would be
-right, the run is refused before it starts. Workers that share weights or sequences (`placement.tp_size`,
-`placement.sp_size`) compare the same rows once more.
+The policy is the model: transformers' own forward, a row by itself, without padding or cache.
+Training and sampling compute it in quicker ways, and each of these depends on how a family of
+models is written. So the model is compared with itself whenever it is loaded. A few rows of
+different lengths, with siblings and with windows of attention that are shorter than the rows, go
+through every way that a run could use: padded batches, rows packed end to end, prompts that
+siblings share, token by token over a cache, and the modules of `rl-train` in the place of the
+model's own. A way that differs is not used. The log and the report say which one, why, and what is
+done instead; where nothing else would be right, the run is refused before it starts. Workers that
+share weights or sequences (`placement.tp_size`, `placement.sp_size`) compare the same rows once
+more.
 
-This page is the check of that check, written by `make check-models`. Every family of causal and conditional
-(image-text-to-text) language models of transformers {transformers} is built as a tiny model with random weights in
-float32, saved, and computed by plain transformers: `from_pretrained(folder)(ids).logits`, row by row. Its
-log-probabilities are compared with those of `rl-train` on torch {torch}, on a CPU:
+This page is the check of that check, written by `make check-models`. Every family of causal and
+conditional (image-text-to-text) language models of transformers {transformers} is built as a tiny
+model with random weights in float32, saved, and computed by plain transformers:
+`from_pretrained(folder)(ids).logits`, row by row. Its log-probabilities are compared with those of
+`rl-train` on torch {torch}, on a CPU:
 
 | column | what is compared |
 | --- | --- |
@@ -43,10 +46,11 @@ log-probabilities are compared with those of `rl-train` on torch {torch}, on a C
 | export | the policy after a step, of all weights and of adapters, and the exported folder in plain transformers |
 | sync | the same policy, and a dedicated engine that was sent its weights: all, merged, and as adapters |
 
-A cell gives the largest difference of all. Up to {alike:g} of the standard deviation of the log-probabilities (about 2
-nats) it is **equal**, more where rounding errors of the weights themselves change the model's answers by more. Where a
-path **falls back** another is taken instead, which is equal. What is **refused** ends with a message before anything is
-trained. The numbers in brackets are those of the reasons below the table. Pictures and sounds are left out here: models
+A cell gives the largest difference of all. Up to {alike:g} of the standard deviation of the
+log-probabilities (about 2 nats) it is **equal**, more where rounding errors of the weights
+themselves change the model's answers by more. Where a path **falls back** another is taken instead,
+which is equal. What is **refused** ends with a message before anything is trained. The numbers in
+brackets are those of the reasons below the table. Pictures and sounds are left out here: models
 that also see are computed on text.
 """
 INSTEAD = {

@@ -1,5 +1,8 @@
 """Configuration of the site of these pages, which Sphinx reads as Markdown (`make docs`)."""
 
+import sys
+from pathlib import Path
+
 from pygments.lexers.data import JsonLexer
 from pygments.lexers.special import TextLexer
 from sphinx.application import Sphinx

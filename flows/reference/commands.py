@@ -12,7 +12,8 @@ from flows.reference.markdown import purpose, table
 
 TITLE = """# Commands
 
-Exit code 0: done. 2: something that you can put right, said in one message. Other codes are named where they occur.
+Exit code 0: done. 2: something that you can put right, said in one message. Other codes are named
+where they occur.
 """
 
 

@@ -9,9 +9,9 @@ from flows.reference.markdown import table
 
 TITLE = """# Metrics
 
-All are in the MLflow run, by step; a run's folder has those of training in `steps/` too, its report draws the chief
-ones. `rl-train compare` sets runs side by side. A gate takes its scores and guards from those under *Evaluation*,
-without `eval/`.
+All are in the MLflow run, by step; a run's folder has those of training in `steps/` too, its report
+draws the chief ones. `rl-train compare` sets runs side by side. A gate takes its scores and guards
+from those under *Evaluation*, without `eval/`.
 
 """
 

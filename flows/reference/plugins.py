@@ -11,7 +11,8 @@ from rl_core.runtime.registry import Registry
 
 TITLE = """# Plug-ins
 
-What a recipe can name, and the keys beside the name. A class of your own stands there as `target: pkg.module:Class`.
+What a recipe can name, and the keys beside the name. A class of your own stands there as `target:
+pkg.module:Class`.
 """
 
 

@@ -10,11 +10,12 @@ from schemas.recipe import Recipe
 
 TITLE = """# Recipe keys
 
-What a recipe leaves out has its default; `rl-train run RECIPE --dry-run` prints all of it, resolved. The blocks
-`algorithm`, `rewards` and `environments` hold the keys of [plug-ins](plugins.md).
+What a recipe leaves out has its default; `rl-train run RECIPE --dry-run` prints all of it,
+resolved. The blocks `algorithm`, `rewards` and `environments` hold the keys of
+[plug-ins](plugins.md).
 
-A number is a finite number within ±2^53. Booleans are none, and YAML reads `yes`, `no`, `on` and `off` as booleans; a
-number in quotes, or `1e-5`, is read as one.
+A number is a finite number within ±2^53. Booleans are none, and YAML reads `yes`, `no`, `on` and
+`off` as booleans; a number in quotes, or `1e-5`, is read as one.
 """
 
 

@@ -43,9 +43,8 @@ def same(one: object, two: object, *, tolerance: float = 0.0, _open: Pairs = fro
             return all(within(a, b) for a, b in zip(one.flat, two.flat, strict=True))
         return np.array_equal(one, two, equal_nan=one.dtype.kind in "fcmM")
     if isinstance(one, Mapping | TensorDictBase) and isinstance(two, Mapping | TensorDictBase):
-        return set(one.keys()) == set(two.keys()) and all(
-            within(one[key], two[key]) for key in one.keys()
-        )  # noqa: SIM118
+        keys = set(one.keys())
+        return keys == set(two.keys()) and all(within(one[key], two[key]) for key in keys)
     if isinstance(one, list | tuple) and isinstance(two, list | tuple):
         return type(one) is type(two) and len(one) == len(two) and all(map(within, one, two))
     if dataclasses.is_dataclass(one) and type(one) is type(two):

@@ -169,9 +169,8 @@ def all_gather_data_proto(data: DataProto, process_group: dist.ProcessGroup | No
             for key, value in sorted(data.batch.items())
         }
         num_rows = sum(rows for _, rows, _ in gathered)
-        data.batch = TensorDict(
-            {key: values[key] for key in data.batch.keys()}, [num_rows], device=data.batch.device
-        )  # noqa: SIM118
+        columns = {key: values[key] for key in data.batch.keys()}  # noqa: SIM118
+        data.batch = TensorDict(columns, [num_rows], device=data.batch.device)
 
 
 def _header(data: DataProto) -> Header | None:

@@ -120,8 +120,8 @@ def cat_batches(batches: Sequence[TensorDictBase | None]) -> TensorDict | None:
     shared_offsets: dict[tuple[int, ...], Tensor] = {}
     values = {
         key: _cat(str(key), [batch[key] for batch in present], shared_offsets)
-        for key in first.keys()
-    }  # noqa: SIM118
+        for key in first.keys()  # noqa: SIM118
+    }
     return unchecked(values, sum(batch.batch_size[0] for batch in present), first.device)
 
 

@@ -101,7 +101,8 @@ def _script(lineage: Lineage, root: Path) -> str:
     command = [sys.executable, "-m", "flows.cli", "run", str(root / RECIPE)]
     return f"""#!/bin/sh
 # Trains {lineage.name} v{lineage.version} (MLflow run {lineage.run_id}) again.
-# Code: git revision {_code(lineage)}. Weights, data and everything else go to {HOME}/ beside this file.
+# Code: git revision {_code(lineage)}.
+# Weights, data and everything else go to {HOME}/ beside this file.
 set -eu
 cd {shlex.quote(where)}
 unset PREFECT_API_URL PREFECT_HOME MLFLOW_TRACKING_URI

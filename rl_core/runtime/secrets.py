@@ -27,14 +27,18 @@ _NAME = (
     r"sas[_-]?token|(?:(?:api|auth|access|refresh|session|bearer|hf|hub|security|id|secret)[_-]?)?token|auth[_-]?string"
 )
 _KEY = rf"(?:[\w.\-]*[_.\-])?(?:{_NAME})(?:[_-]?id)?"
-_VOCABULARY = r"(?:[\w.\-]*[_.\-])?(?:pad|eos|bos|unk|sep|cls|mask|image|video|stop|special|next|new|per)_?token"
+_VOCABULARY = (
+    r"(?:[\w.\-]*[_.\-])?"
+    r"(?:pad|eos|bos|unk|sep|cls|mask|image|video|stop|special|next|new|per)_?token"
+)
 """Names of a tokenizer's tokens, which are not secrets."""
 _VARIABLE = re.compile(rf"(?:.*_)?(?:{_NAME}|key|key_id)", re.IGNORECASE)
 
 _USER_INFO = re.compile(r"(?P<before>\w://[^\s/:@'\"]*):[^\s/@'\"]+@")
 _BEARER = re.compile(r"(?P<before>\b(?:bearer|basic)\s+)[A-Za-z0-9+/_.~=-]{8,}", re.IGNORECASE)
 _PAIR = re.compile(
-    rf"(?<![\w.\-])(?P<before>(?!{_VOCABULARY}\b){_KEY}['\"]?\s*[=:]\s*['\"]?)(?!bearer |basic )[^\s'\",;&)}}\]]+",
+    rf"(?<![\w.\-])(?P<before>(?!{_VOCABULARY}\b){_KEY}['\"]?\s*[=:]\s*['\"]?)"
+    rf"(?!bearer |basic )[^\s'\",;&)}}\]]+",
     re.IGNORECASE,
 )
 _SHAPES = re.compile(

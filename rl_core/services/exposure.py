@@ -13,10 +13,11 @@ LOCALHOST = "127.0.0.1"
 HOW = """\
   export PREFECT_SERVER_API_AUTH_STRING=USER:PASSWORD       # the server asks for it
   export PREFECT_API_AUTH_STRING=USER:PASSWORD              # workers and commands give it
-  export MLFLOW_AUTH_CONFIG_PATH=/path/to/basic_auth.ini    # with admin_username and admin_password of your own
+  export MLFLOW_AUTH_CONFIG_PATH=/path/to/basic_auth.ini    # with admin_username, admin_password
   export MLFLOW_FLASK_SERVER_SECRET_KEY=SOMETHING_RANDOM
   pip install 'mlflow[auth]'
-Passwords travel in clear text: put TLS in front (a reverse proxy), or use an SSH tunnel and leave --host alone."""
+Passwords travel in clear text: put TLS in front (a reverse proxy), or use an SSH tunnel and leave
+--host alone."""
 
 
 def is_local(host: str) -> bool:

@@ -32,7 +32,7 @@ loss, metrics = cls(config).loss(-1 * ones, -1 * ones, 3 * ones, ones, None, Non
 print(loss.item(), metrics["leash"].result())
 loss, metrics = cls(config).loss(-2 * ones, -1 * ones, 3 * ones, ones, None, None, Denominators(2, 1, 2))
 print(loss.item(), metrics["leash"].result())
-"""
+"""  # noqa: E501
 
 
 def test_the_table_holds_every_preset():

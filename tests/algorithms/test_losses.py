@@ -18,7 +18,7 @@ SPLITTABLE = [case for case in CASES if case != "kl_cov"]
 LOG2 = math.log(2)
 
 BY_HAND: dict[str, tuple[dict[str, Any], list[float]]] = {
-    # Each: the settings, and the loss of four actions with rho = 2, 1/2, 2, 1/2 and A = 1, 1, -1, -1; log pi_old =
+    # Each: the settings, and the loss of four actions with rho = 2, 1/2, 2, 1/2 and A = 1, 1, -1, -1; log pi_old =  # noqa: E501
     # -log 4, so pi_old = 1/4 and log pi = -log 2, -log 8, -log 2, -log 8.
     "ppo_clip": ({}, [-1.2, -0.5, 2.0, 0.8]),
     # The mean log-ratio is 0, so s = 1.

@@ -198,7 +198,7 @@ def test_one_token_far_from_the_reference_does_not_own_the_loss_or_the_reward():
 def test_metrics_by_hand():
     ratios = torch.tensor([[1.5, 0.5, 1.5, 9.0]])
     _, metrics = build().loss(
-        ratios.log(), torch.zeros(1, 4), torch.tensor([[1.0, 1.0, -1.0, 1.0]]), torch.tensor([[1, 1, 1, 0]]),
+        ratios.log(), torch.zeros(1, 4), torch.tensor([[1.0, 1.0, -1.0, 1.0]]), torch.tensor([[1, 1, 1, 0]]),  # noqa: E501
         None, None, Denominators(6, 2, 4),
     )  # fmt: skip
     numbers = to_floats(metrics)
@@ -323,7 +323,7 @@ def test_value_loss_by_hand():
     # Value 2, old 0, clip 1/2, return 1: max(1, 1/4) = 1; value 0.2 is not clipped: 0.64. Half of
     # it, times 1/2.
     loss, metrics = value_loss(
-        torch.tensor([[2.0, 0.2]]), torch.zeros(1, 2), torch.ones(1, 2), torch.ones(1, 2), Denominators(2, 1, 2),
+        torch.tensor([[2.0, 0.2]]), torch.zeros(1, 2), torch.ones(1, 2), torch.ones(1, 2), Denominators(2, 1, 2),  # noqa: E501
         CriticConfig(),
     )  # fmt: skip
     assert loss.item() == pytest.approx(0.25 * (1 + 0.64) / 2)

@@ -86,7 +86,7 @@ def test_an_exact_kl_cannot_come_from_log_probabilities() -> None:
 
 @pytest.mark.parametrize(
     ("mode", "expected"),
-    [("token-mean", 7 / 3), ("token-sum", 7.0), ("seq-mean-token-sum", 3.5), ("seq-mean-token-sum-norm", 0.35),
+    [("token-mean", 7 / 3), ("token-sum", 7.0), ("seq-mean-token-sum", 3.5), ("seq-mean-token-sum-norm", 0.35),  # noqa: E501
      ("seq-mean-token-mean", (1.5 + 4.0) / 2)],
 )  # fmt: skip
 def test_aggregation_by_hand(mode: str, expected: float) -> None:

@@ -11,7 +11,7 @@ FILES = {
     "rl_core/loose.py": "from typing import Any\n\nx: Any = [i for i in range(3)]  # three\n",
     "rl_core/left/a.py": "from rl_core.left import b\n" + "#" * 101 + "\n",
     "rl_core/left/b.py": "from .a import f\ny = 1 if f else 2\n",
-    "rl_core/left/c.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from rl_core.left import a\n",
+    "rl_core/left/c.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from rl_core.left import a\n",  # noqa: E501
     "rl_core/right/d.py": "def f():\n    from rl_core.right.e import g\n",
     "rl_core/right/e.py": "import rl_core.right.d\n",
     "tasks/one.py": "import os\n",

@@ -27,7 +27,7 @@ for path in sys.argv[1:]:
     assert (type(proto).__name__, proto.label, proto.meta_info["step"]) == ("Labelled", "mine", 3)
     proto.tensor("pair").add_(1)
     proto.save_to_disk(sys.argv[1] + ".answer")
-"""
+"""  # noqa: E501
 
 
 def test_another_process_reads_what_this_one_wrote(tmp_path: Path):

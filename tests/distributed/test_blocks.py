@@ -28,7 +28,7 @@ def test_shares_are_disjoint_and_come_back():
     ("fraction", "exact"), [(0.3, "1.2"), (0.1, "0.4"), (0.0, "0"), (1.25, "5"), (-0.5, "-2")]
 )
 def test_a_fraction_that_is_no_whole_number_of_devices_is_refused(fraction: float, exact: str):
-    message = rf"fraction={fraction:g}\) of 4 devices is {exact} devices, no whole number .* 1/4, 2/4, 3/4, 4/4"
+    message = rf"fraction={fraction:g}\) of 4 devices is {exact} devices, no whole number .* 1/4, 2/4, 3/4, 4/4"  # noqa: E501
     with pytest.raises(RecipeError, match=message):
         Devices((0, 1, 2, 3)).take(fraction)
 

@@ -38,7 +38,7 @@ with early_cluster(1, "cpu"):
 said = {"before": before, "workers": workers, "below": below}
 said |= {"still_up": still_up, "after": ray.is_initialized()}
 print(json.dumps(said))
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.slow

@@ -113,9 +113,8 @@ def chained(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def test_a_constructor_that_raises_is_reported_like_a_method(ray_cluster: None):
-    with pytest.raises(
-        WorkerError, match=r"rank 1 \(Saboteur-1.__init__.*KeyError: 'no such setting'"
-    ):  # noqa: SIM117
+    said = r"rank 1 \(Saboteur-1.__init__.*KeyError: 'no such setting'"
+    with pytest.raises(WorkerError, match=said):  # noqa: SIM117
         with placement(DevicePool(2, threads_per_device=1)) as block:
             remote(Saboteur)
             remote(Saboteur, fail_at=1)

@@ -14,7 +14,7 @@ from tests.metric_notes import unknown_metrics
 TASKS = {"train-iteration 1/2", "train-iteration 2/2", "evaluate baseline", "evaluate final"}
 """Some of those of a run of two iterations."""
 SHOWN = {
-    "validation", "cache", "progress", "reward-curve", "samples", "evaluation", "comparison", "mlflow-run", "model"
+    "validation", "cache", "progress", "reward-curve", "samples", "evaluation", "comparison", "mlflow-run", "model"  # noqa: E501
 }  # fmt: skip
 """Artifacts of every run."""
 PICTURES = "sample-pictures"

@@ -32,8 +32,8 @@ def test_a_version_leads_back_to_the_digests_of_its_files(undisturbed: Path) -> 
     history = client.get_metric_history(run.info.run_id, "reward_mean")
     assert [point.step for point in history] == list(range(1, 13))
     wanted = {
-        "reward_std", "approx_kl", "entropy", "ratio_mean", "clip_fraction", "grad_norm", "lr", "response_length_mean",
-        "truncated_share", "zero_std_groups", "delta_log_prob_max", "rollout_tokens_per_second", "seconds/train",
+        "reward_std", "approx_kl", "entropy", "ratio_mean", "clip_fraction", "grad_norm", "lr", "response_length_mean",  # noqa: E501
+        "truncated_share", "zero_std_groups", "delta_log_prob_max", "rollout_tokens_per_second", "seconds/train",  # noqa: E501
         "eval/accuracy", "peak_memory_gb",
     }  # fmt: skip
     assert wanted <= run.data.metrics.keys()
@@ -85,7 +85,7 @@ def test_a_version_trained_again_has_the_same_weights_and_a_changed_source_is_na
 ) -> None:
     verified = rl_train(undisturbed, "lineage", "rl-train-tiny", "1", "--verify")
     assert verified.returncode == 0, verified.stdout + verified.stderr
-    assert [line.split()[:2] for line in verified.stdout.splitlines() if line.startswith("same")] == [
+    assert [line.split()[:2] for line in verified.stdout.splitlines() if line.startswith("same")] == [  # noqa: E501
         ["same", "source"], ["same", "source"], ["same", "cache"], ["same", "weights"],
     ]  # fmt: skip
 

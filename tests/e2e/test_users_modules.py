@@ -27,7 +27,7 @@ import os, sys
 import flows.cli
 sys.path[:] = [*(folder for folder in sys.path if folder != {str(REPOSITORY)!r}), os.getcwd(), {str(REPOSITORY)!r}]
 flows.cli.main()
-"""
+"""  # noqa: E501
 """`rl-train` as an editable installation has it: the current folder is searched just before our
 packages."""
 REWARD = '''
@@ -40,7 +40,7 @@ class LowerCase(Scorer):
 
     def score(self, samples):
         return [sum(letter.islower() for letter in sample.text) / max(1, len(sample.text)) for sample in samples]
-'''
+'''  # noqa: E501
 
 
 @pytest.fixture

@@ -94,7 +94,7 @@ OTHER = {
     "leaves it out": chatml().replace(
         "for m in messages", "for m in messages if m.role != 'assistant'"
     ),
-    "raises": "{% if messages[-1].role == 'assistant' %}{{ raise_exception('user last') }}{% endif %}"
+    "raises": "{% if messages[-1].role == 'assistant' %}{{ raise_exception('user last') }}{% endif %}"  # noqa: E501
     + chatml(),
     "writes other words": chatml().replace("m.content", "m.content.replace('It', 'What')"),
 }

@@ -20,7 +20,7 @@ with no_orphans(), no_orphans():
     process = subprocess.Popen([sys.executable, "-c", child], start_new_session=True)
     print(process.pid, flush=True)
     sys.stdin.readline()
-"""
+"""  # noqa: E501
 
 
 @pytest.fixture

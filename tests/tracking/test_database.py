@@ -113,7 +113,7 @@ def of_text(path: Path) -> None:
     [
         (
             of_other_tables,
-            r"left half made .*\(schema none, where this MLflow has \w+\); no run is in it; remove it",
+            r"left half made .*\(schema none, where this MLflow has \w+\); no run is in it; remove it",  # noqa: E501
         ),
         (with_schema(), "left half made .*remove it"),
         (with_schema(FIRST_SCHEMA), f"left half made .*schema {FIRST_SCHEMA}"),

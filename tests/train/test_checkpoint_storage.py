@@ -38,7 +38,7 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (16384, 16384))
 backend.load(str(folder.checkpoint(1)))
 print("still loads")
 dist.destroy_process_group()
-"""
+"""  # noqa: E501
 
 
 def test_a_refused_write_keeps_the_last_complete_checkpoint(

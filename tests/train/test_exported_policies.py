@@ -235,7 +235,7 @@ DAMAGES: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     "file": (damaged_file, r"1 of \d+ tensors were not read back as they were to be written"),
     "merge": (
         forgotten_delta,
-        r"does not say what the trained policy says: they differ by up to .* \(at token \d+ of the reply in row",
+        r"does not say what the trained policy says: they differ by up to .* \(at token \d+ of the reply in row",  # noqa: E501
     ),
     "tie": (kept_tie, r"does not say what the trained policy says: they differ by up to"),
 }

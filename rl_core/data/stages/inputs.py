@@ -27,10 +27,8 @@ def fingerprint_all(
     Args: advance: receives the number of files done. Raises: DataError when a file is missing.
     """
     paths = {label: path.resolve() for label, path in files.items()}
-    memo = (
-        memo_dir
-        / f"inputs-{hashlib.sha256(''.join(map(str, paths.values())).encode()).hexdigest()[:16]}.json"
-    )
+    names = "".join(map(str, paths.values())).encode()
+    memo = memo_dir / f"inputs-{hashlib.sha256(names).hexdigest()[:16]}.json"
     known = _read(memo)
 
     def one(item: tuple[str, Path]) -> dict[str, Any]:

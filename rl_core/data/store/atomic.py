@@ -24,7 +24,9 @@ def storage_error(path: Path | str, error: OSError) -> StorageError:
     advice = {
         errno.ENOSPC: "the disk is full: free some space, or write to another disk",
         errno.EDQUOT: "the disk quota is used up: free some space, or write to another disk",
-        errno.EFBIG: "a file grew past the size limit of this process or disk: raise it (ulimit -f)",
+        errno.EFBIG: (
+            "a file grew past the size limit of this process or disk: raise it (ulimit -f)"
+        ),
         errno.EACCES: "permission denied: write to a folder you own, or change its permissions",
         errno.EPERM: "not permitted: write to a folder you own, or change its permissions",
         errno.EROFS: "the disk is read-only: write to another disk",

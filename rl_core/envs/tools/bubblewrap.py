@@ -166,7 +166,8 @@ def _closing() -> list[str]:
     """Return the bubblewrap arguments that go after the binds: those that cover parts of them or
     make them read-only."""
     options = []
-    site = f"{sys.base_prefix}/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    site = f"{sys.base_prefix}/lib/{version}/site-packages"
     if os.path.isdir(site):
         # Only the packages named in the settings may be seen.
         options += ["--size", "4096", "--perms", "0555", "--tmpfs", site]

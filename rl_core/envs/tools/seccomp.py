@@ -24,18 +24,20 @@ _AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 
 # name: (x86_64, aarch64); None where the architecture has no such call.
 _ANYWHERE: Mapping[str, tuple[int | None, int | None]] = {
-    "socket": (41, 198), "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271),
-    "pidfd_getfd": (438, 438), "kcmp": (312, 272), "process_madvise": (440, 440),
-    "mount": (165, 40), "umount2": (166, 39), "pivot_root": (155, 41), "chroot": (161, 51), "unshare": (272, 97),
-    "setns": (308, 268), "open_tree": (428, 428), "move_mount": (429, 429), "fsopen": (430, 430),
-    "fsmount": (432, 432), "mount_setattr": (442, 442), "open_by_handle_at": (304, 265),
-    "name_to_handle_at": (303, 264), "add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219),
-    "bpf": (321, 280), "perf_event_open": (298, 241), "userfaultfd": (323, 282), "io_uring_setup": (425, 425),
+    "socket": (41, 198), "ptrace": (101, 117), "process_vm_readv": (310, 270),
+    "process_vm_writev": (311, 271), "pidfd_getfd": (438, 438), "kcmp": (312, 272),
+    "process_madvise": (440, 440), "mount": (165, 40), "umount2": (166, 39),
+    "pivot_root": (155, 41), "chroot": (161, 51), "unshare": (272, 97), "setns": (308, 268),
+    "open_tree": (428, 428), "move_mount": (429, 429), "fsopen": (430, 430), "fsmount": (432, 432),
+    "mount_setattr": (442, 442), "open_by_handle_at": (304, 265), "name_to_handle_at": (303, 264),
+    "add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219), "bpf": (321, 280),
+    "perf_event_open": (298, 241), "userfaultfd": (323, 282), "io_uring_setup": (425, 425),
     "io_uring_enter": (426, 426), "io_uring_register": (427, 427), "kexec_load": (246, 104),
-    "kexec_file_load": (320, 294), "init_module": (175, 105), "finit_module": (313, 273), "delete_module": (176, 106),
-    "reboot": (169, 142), "swapon": (167, 224), "swapoff": (168, 225), "acct": (163, 89), "quotactl": (179, 60),
-    "syslog": (103, 116), "settimeofday": (164, 170), "clock_settime": (227, 112), "sethostname": (170, 161),
-    "iopl": (172, None), "ioperm": (173, None), "personality": (135, 92), "fanotify_init": (300, 262),
+    "kexec_file_load": (320, 294), "init_module": (175, 105), "finit_module": (313, 273),
+    "delete_module": (176, 106), "reboot": (169, 142), "swapon": (167, 224), "swapoff": (168, 225),
+    "acct": (163, 89), "quotactl": (179, 60), "syslog": (103, 116), "settimeofday": (164, 170),
+    "clock_settime": (227, 112), "sethostname": (170, 161), "iopl": (172, None),
+    "ioperm": (173, None), "personality": (135, 92), "fanotify_init": (300, 262),
 }  # fmt: skip
 _IN_PROGRAMS: Mapping[str, tuple[int | None, int | None]] = {
     "fork": (57, None), "vfork": (58, None), "execve": (59, 221), "execveat": (322, 281),

@@ -148,8 +148,8 @@ def test_recurrences_and_biases_by_distance_have_no_longest_row() -> None:
         (
             {"data": {"max_prompt_length": 100}},
             r"has 128 positions \(max_position_embeddings\), but rows may have 132 tokens "
-            r"\(data.max_prompt_length 100 \+ rollout.max_new_tokens 32\); lower data.max_prompt_length or "
-            r"rollout.max_new_tokens until both fit, or set rollout.max_context_length to 128 or less",
+            r"\(data.max_prompt_length 100 \+ rollout.max_new_tokens 32\); lower data.max_prompt_length or "  # noqa: E501
+            r"rollout.max_new_tokens until both fit, or set rollout.max_context_length to 128 or less",  # noqa: E501
         ),
         (
             {"evaluation": {"max_new_tokens": 100}},
@@ -157,7 +157,7 @@ def test_recurrences_and_biases_by_distance_have_no_longest_row() -> None:
         ),
         (
             {"rollout": {"max_context_length": 129}},
-            r"rollout.max_context_length is 129, but model.path some/model has 128 .*; set it to 128 or less",
+            r"rollout.max_context_length is 129, but model.path some/model has 128 .*; set it to 128 or less",  # noqa: E501
         ),
     ],
 )
