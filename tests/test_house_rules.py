@@ -24,8 +24,8 @@ ROOT = Path(__file__).parents[1]
 FOLDERS = ("schemas", "rl_core", "tasks", "flows", "examples")
 SOURCES = sorted(path for name in FOLDERS for path in (ROOT / name).rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
-MAX_LINES = 400
-LONGER = {"rl_core/data_proto/proto.py": 520}
+MAX_LINES = 460
+LONGER = {"rl_core/data_proto/proto.py": 600}
 """One class with every method that verl's has."""
 UNFINISHED = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|X" + r"XX)\b")
 ABSOLUTE = re.compile(r"""(?<![\w.])/(work|root|home)/\w""")
