@@ -1,4 +1,4 @@
-"""The advantages of a rollout, by an algorithm, over the rows that have a verdict."""
+"""Advantages of a rollout, computed by an algorithm over the rows that did not fail."""
 
 from __future__ import annotations
 
@@ -17,14 +17,13 @@ def add_advantages(
     rollout: DataProto | DataProtoRef,
     group_ids_B: torch.Tensor,
 ) -> dict[str, float]:
-    """Put `advantages` [B, T] into the rollout, in place. Rows without a verdict take no part.
+    """Put `advantages` [B, T] into the rollout, in place; they are zero in failed rows.
 
     Args: group_ids_B: [B] integers, equal for siblings.
 
-    An algorithm also gets where in the row each part of the reward was earned (`turn_rewards`),
-    what the reward is made of (`reward/<key>`) and `MEASURED`, where the rollout says so. With a
-    critic there are also its `returns` [B, T].
-    Raises: RewardError when every row failed, with the first reason.
+    If the rollout has them, the algorithm also gets the rewards by position (`turn_rewards`), the
+    parts of the reward (`reward/<key>`) and the columns in `MEASURED`. With a critic, `returns` [B,
+    T] are added too. Raises: RewardError when every row failed, with the first reason.
     """
     failed_B = rollout.tensor("failed")
     good_B = ~failed_B

@@ -1,8 +1,8 @@
-"""The one loop: rollout → reward → advantage → train → weight sync → log.
+"""The training loop of every domain: rollout → reward → advantage → train → weight sync → log.
 
-`Trainer.step` is the whole of a turn. It knows tracks (`track.Track`), not domains: what a track
-samples with, where its rewards come from and what trains it are parts, which a domain puts together
-in `Trainer.wire`.
+`Trainer.step` is one turn of the loop. It works on tracks (`track.Track`) and knows no domain: the
+sampler, the scorer and the learner of a track are parts, which a domain puts together in
+`Trainer.wire`.
 """
 
 from __future__ import annotations
@@ -63,13 +63,14 @@ class Trainer(ABC):
             collective_timeout_s=placement.collective_timeout_s,
         )
         self.staleness: int | None = None
-        """Changes of the weights since the present step was sampled; None where there are none."""
+        """Number of weight updates between the weights that sampled the present step and the
+        trainer's; None if the step was not sampled ahead."""
         self._ahead: Ahead | None = None
         self._seconds: dict[str, float] = {}
 
     @abstractmethod
     def wire(self) -> Wiring:
-        """Place the workers, in the block of all devices that is open."""
+        """Place the workers in the open block, which has all devices, and return the wiring."""
 
     def build(self) -> None:
         """Start the workers."""
@@ -79,16 +80,16 @@ class Trainer(ABC):
 
     @property
     def tracks(self) -> dict[str, Track]:
-        """By name, in the order in which they are scored and trained: leaves first."""
+        """Tracks by name, in the order in which they are scored and trained: leaves first."""
         return {track.name: track for track in reversed(self.wiring.tracks)}
 
     @property
     def total_steps(self) -> int:
-        """Turns of the loop in the whole run."""
+        """Number of steps in the whole run."""
         return total_steps(self.recipe)
 
     def step(self) -> tuple[dict[str, float], DataProtoRef]:
-        """One turn of the loop.
+        """Run one turn of the loop.
 
         Returns: the step's metrics, and the rollout of the track that was sampled first.
         """
@@ -118,7 +119,8 @@ class Trainer(ABC):
         return merged, rollouts[first.name]
 
     def _sample(self) -> tuple[DataProto, dict[str, DataProtoRef]]:
-        """The step's prompts, and a rollout of each track, which a step ahead may have started."""
+        """Return the step's prompts and a rollout of each track, which the previous step may have
+        started."""
         ahead, self._ahead, self.staleness = self._ahead, None, None
         if ahead is None:
             prompts = prompt_batch(self.source.next_batch())
@@ -130,7 +132,7 @@ class Trainer(ABC):
         return ahead.prompts, {track.name: rollout}
 
     def _rollout(self, prompts: DataProto, attempt: int = 0) -> dict[str, DataProtoRef]:
-        """One batch per track, each made from those before it.
+        """Sample one batch per track; a track may use the batches of those before it.
 
         Args: attempt: number of the rollout in its step.
         """
@@ -143,7 +145,8 @@ class Trainer(ABC):
         return rollouts
 
     def _reward(self, track: Track, prompts: DataProto, rollouts: Rollouts) -> dict[str, float]:
-        """Everything that changes or compares with the rewards of a track's rollout, in place.
+        """Compute the rewards of a track's rollout, with length penalty and greedy baseline, in
+        place.
 
         Returns: metrics.
         """
@@ -164,7 +167,7 @@ class Trainer(ABC):
         return metrics
 
     def _observe(self, rollout: DataProtoRef) -> dict[str, float]:
-        """Tell a curriculum which replies were right."""
+        """Report to a curriculum which replies were right; return its metrics."""
         if not isinstance(self.source, CurriculumSource):
             return {}
         good_B = ~rollout.tensor("failed")
@@ -176,7 +179,7 @@ class Trainer(ABC):
     def _with_advantages(
         self, track: Track, rollout: DataProtoRef, metrics: dict[str, float]
     ) -> DataProto | DataProtoRef:
-        """What to train a track on. Args: metrics: of the track; some are added."""
+        """Return the batch to train a track on. Args: metrics: of the track; some are added."""
         batch, num_sampled, refilled = self._refilled(track, rollout)
         with self._phase("advantage"):
             _measure(track.learner, batch)
@@ -193,9 +196,10 @@ class Trainer(ABC):
     def _refilled(
         self, track: Track, rollout: DataProtoRef
     ) -> tuple[DataProto | DataProtoRef, float, dict[str, float]]:
-        """Where the algorithm samples dynamically, roll out until every group teaches something.
+        """Replace groups without a learning signal by fresh rollouts, if the algorithm samples
+        dynamically.
 
-        Returns: what to train on, tokens that were sampled for it, and counts.
+        Returns: the batch to train on, the number of tokens sampled for it, and counts.
         """
         algorithm = track.learner.algorithm
         if not algorithm.dynamic_sampling:
@@ -212,13 +216,14 @@ class Trainer(ABC):
         return found.batch(), float(found.num_tokens), found.metrics()
 
     def _group_ids(self, track: Track, batch: DataProto | DataProtoRef) -> torch.Tensor:
-        """[B] integers, equal for siblings."""
+        """Return the group number of each row, [B] integers, equal for siblings."""
         if track.siblings_share is None:
             return torch.arange(len(batch)) // self.recipe.rows_per_prompt
         return sibling_groups(batch.non_tensor_batch[track.siblings_share].tolist())
 
     def _use_engines_meanwhile(self) -> None:
-        """During training, engines sleep or go on to the next step, but never past a checkpoint."""
+        """Let engines sleep during training, or start the next step's rollout if no checkpoint lies
+        between."""
         for track in self.wiring.tracks:
             track.sampler.engine.rest()
         if (
@@ -232,7 +237,7 @@ class Trainer(ABC):
             self._ahead = track.sampler.engine.start_rollout(prompts, self.step_count + 1, version)
 
     def _train(self, batches: dict[str, DataProto | DataProtoRef]) -> dict[str, dict[str, float]]:
-        """Train on the rewarded batches: all together, or each track with its own stack.
+        """Train on the rewarded batches: jointly, or each track with its own stack.
 
         Returns: metrics by track.
         """
@@ -252,10 +257,11 @@ class Trainer(ABC):
     def _adapt(
         self, track: Track, batch: DataProto | DataProtoRef, metrics: dict[str, float]
     ) -> None:
-        """Move the coefficients that adapt, once a step, by what all ranks measured together.
+        """Update the adaptive coefficients from the step's metrics, which are reduced over all
+        ranks.
 
-        Args: metrics: of the track; some are added. Raises: ModelError where the engine sampled
-        from another policy.
+        Args: metrics: of the track; some are added. Raises: ModelError when the engine's
+        log-probabilities are too far from the trainer's.
         """
         learner = track.learner
         watch_delta(metrics, learner.max_delta_log_prob, self.step_count + 1, self.total_steps)
@@ -267,37 +273,42 @@ class Trainer(ABC):
         )
 
     def sync_weights(self) -> None:
-        """Send dedicated engines the weights of rollouts, unless they hold them or are at work."""
+        """Send dedicated engines the rollout weights, unless they hold them or have started the
+        next step."""
         if self._ahead is None:
             for track in self.wiring.tracks:
                 track.sampler.engine.up_to_date(evaluation=False)
 
     @property
     def held_out_scores(self) -> tuple[str, ...]:
-        """Columns of `evaluate`, besides the reward, whose means belong into the evaluation."""
+        """Columns of `evaluate`, besides the reward, whose means are part of the evaluation."""
         return self.wiring.held_out.scores
 
     def evaluate(self, items: Sequence[dict[str, Any]], max_new_tokens: int) -> DataProtoRef:
-        """Play held-out rows greedily, in order; with the moving average, where it says so."""
+        """Play held-out rows greedily, in order; with the moving average of the weights if the
+        recipe sets `ema.evaluate`."""
         with self._phase("evaluate"), self._evaluated_weights():
             return self.wiring.held_out.play(prompt_batch(items), max_new_tokens)
 
     def prepare(self, held_out: Sequence[dict[str, Any]]) -> None:
-        """What only the model before training can do; called once, before a load."""
+        """Compute everything that needs the model before training; called once, before a checkpoint
+        is loaded."""
         if self.wiring.references is not None:
             self.wiring.references.prepare(self.source_items, held_out)
 
     def with_reference(self, held_out: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
-        """Rows with what the model before training says of them, where scores compare with it."""
+        """Return the held-out rows, with the reference model's log-probabilities if scores need
+        them."""
         references = self.wiring.references
         return held_out if references is None else references.added_to(held_out)
 
     def backends(self) -> dict[str, Remote]:
-        """The FSDPBackend of each trained model, by name."""
+        """Return the FSDPBackend of each trained model, by name."""
         return self.wiring.policies
 
     def notes(self) -> list[str]:
-        """A line for everything about the models that is computed otherwise than usual, and why."""
+        """Return a line for each computation that a model does in an unusual way, with the
+        reason."""
         return [line for part in self.wiring.with_notes for line in part.notes()]
 
     def save(self, folder: str) -> None:
@@ -312,7 +323,7 @@ class Trainer(ABC):
             backend.load(f"{folder}/{name}")
 
     def state_dict(self) -> dict[str, Any]:
-        """The driver's own state: step, data position and adaptive coefficients."""
+        """Return the driver's own state: step, data position and adaptive coefficients."""
         coefficients = {
             name: track.learner.algorithm.state_dict() for name, track in self.tracks.items()
         }
@@ -323,7 +334,7 @@ class Trainer(ABC):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore `state_dict()`; a rollout that was started ahead belongs to what was left."""
+        """Restore `state_dict()` and drop a rollout that was started ahead."""
         self._ahead = None
         self.step_count = state["step"]
         self.source.load_state_dict(state["source"])
@@ -332,17 +343,17 @@ class Trainer(ABC):
             _tell_coefficients(self.tracks[name].learner)
 
     def export(self, folder: str) -> None:
-        """Write what is registered, as ordinary model folders."""
+        """Write each model that is registered as an ordinary model folder under `folder`."""
         with self._phase("export"):
             for name, backend in self.wiring.exported.items():
                 backend.export(str(Path(folder) / name))
 
     def pids(self) -> list[int]:
-        """Process ids of all workers."""
+        """Return the process ids of all workers."""
         return [pid for group in self.groups for pid in group.pids()]
 
     def peak_memory(self) -> int:
-        """Bytes that the worker which trains and needed most has held so far."""
+        """Return the largest peak memory of a training worker so far, in bytes."""
         return max(peak for backend in self.backends().values() for peak in backend.peak_memory())
 
     def close(self) -> None:
@@ -352,7 +363,7 @@ class Trainer(ABC):
         self.groups = []
 
     def _trained_models(self) -> dict[str, Remote]:
-        """Everything that a checkpoint holds: the policies, and their critics."""
+        """Return the backends of all models in a checkpoint: the policies and their critics."""
         critics = {name: track.learner.critic for name, track in self.tracks.items()}
         is_alone = len(self.tracks) == 1
         named = {
@@ -385,7 +396,7 @@ class Trainer(ABC):
 
 
 def _measure(learner: Learner, batch: DataProto | DataProtoRef) -> None:
-    """Add what the advantages need to know of the models, in place."""
+    """Add the log-probabilities and values that the advantages need, in place."""
     if learner.algorithm.kl_in_reward or learner.algorithm.needs_sum_squared_probs:
         batch.union(learner.stack.measure(batch).fetch())
     if learner.critic is not None:
@@ -398,7 +409,7 @@ def _tell_coefficients(learner: Learner) -> None:
 
 
 def _with_prefixes(metrics: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """The metrics of all tracks; each has its name before it where there are several."""
+    """Merge the metrics of all tracks; names get the track's as a prefix if there are several."""
     if len(metrics) == 1:
         return dict(*metrics.values())
     return {

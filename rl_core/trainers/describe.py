@@ -1,4 +1,4 @@
-"""The metrics of a rollout by itself, for each kind of row."""
+"""Metrics that are computed from a rollout alone, for each kind of row."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from rl_core.trainers.env_metrics import environment_metrics
 def describe_replies(
     rollout: DataProtoRef, environments: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, float]:
-    """Of episodes of tokens. Args: environments: the recipe's."""
+    """Return the metrics of token episodes and their environments. Args: environments: the
+    recipe's."""
     return rollout_metrics(rollout) | environment_metrics(rollout, environments)
 
 
 def describe_samples(rollout: DataProtoRef) -> dict[str, float]:
-    """Of pictures or videos: the rewards, over the rows that have a verdict."""
+    """Return the reward metrics of pictures or videos, over the rows that did not fail."""
     rewards_B = rollout.tensor("rewards")[~rollout.tensor("failed")]
     return {
         "reward_mean": float(rewards_B.mean()),
@@ -30,7 +31,7 @@ def describe_samples(rollout: DataProtoRef) -> dict[str, float]:
 
 
 def describe_pairs(rollout: DataProtoRef) -> dict[str, float]:
-    """Of pairs of answers: their length, and pairs that teach nothing."""
+    """Return the answer lengths of preference pairs, and the counts of pairs that teach nothing."""
     lengths_B = rollout.tensor("num_tokens").float()
     reasons = list(rollout.non_tensor_batch["stop_reason"][::2])
     return {
@@ -42,7 +43,7 @@ def describe_pairs(rollout: DataProtoRef) -> dict[str, float]:
 
 
 def rollout_metrics(rollout: DataProto | DataProtoRef) -> dict[str, float]:
-    """Reward, length and turns, over the rows that have a verdict; NaN where there are none."""
+    """Return reward, length and turn metrics over the rows that did not fail; NaN if all failed."""
     good_B = ~rollout.tensor("failed")
     rewards_B = rollout.tensor("rewards")[good_B]
     lengths_B = rollout.tensor("num_tokens")[good_B].float()

@@ -1,4 +1,4 @@
-"""The domain of diffusion models: one track of denoising steps, whose samples scorers look at."""
+"""The domain of diffusion models: one track of denoising steps, whose samples are scored."""
 
 from __future__ import annotations
 
@@ -28,14 +28,15 @@ from schemas.recipe import Recipe
 from schemas.rollout import EngineKind
 
 TRACK = "images"
-"""Name of the one track, also where samples are videos."""
+"""Name of the only track, also if the samples are videos."""
 
 
 class DiffusionTrainer(Trainer):
     """RL on a flow-matching model with the recipe's scorers."""
 
     def wire(self) -> Wiring:
-        """Model, engine and scorers, side by side or with an engine on devices of its own."""
+        """Place model, engine and scorers in the same processes, or the engine on its own
+        devices."""
         policy, reward_service = place_policy(STEPS, self.pool, self.recipe, self.source_model)
         scorer = ServiceScorer.of(self.recipe, reward_service, max_length=None)
         track = Track(
@@ -57,18 +58,19 @@ class DiffusionTrainer(Trainer):
 
 @dataclass
 class ScoredSamples:
-    """Of each held-out prompt one sample, from the same noise every time, scored."""
+    """Evaluation with one scored sample per held-out prompt, always from the same noise."""
 
     engine: Engine
     scorer: ServiceScorer
 
     @property
     def scores(self) -> tuple[str, ...]:
-        """What each scorer said, those that are only measured (`weight: 0`) among them."""
+        """Keys of all scorers, including those that are only measured (`weight: 0`)."""
         return tuple(self.scorer.weights)
 
     def play(self, prompts: DataProto, max_new_tokens: int) -> DataProtoRef:
-        """One sample per prompt; the scorers' words by their keys."""
+        """Draw and score one sample per prompt; each scorer's scores are in the column of its
+        key."""
         played = self.engine.handle.evaluate(prompts, self.engine.up_to_date(evaluation=True))
         self.scorer.add_rewards(played, {TRACK: played})
         scores = {key: played.tensor(score_column(key)) for key in self.scores}
@@ -76,9 +78,9 @@ class ScoredSamples:
 
 
 def step_learner(recipe: Recipe, source_model: str, backend: Remote | None = None) -> Learner:
-    """Model, backend, algorithm and stack, in the block that is open.
+    """Place model, backend, algorithm and stack in the open block.
 
-    Args: backend: of a model that is there already.
+    Args: backend: of a model that is already loaded.
     """
     algorithm, copies = wire_algorithm(recipe)
     if backend is None:
@@ -93,7 +95,7 @@ def step_learner(recipe: Recipe, source_model: str, backend: Remote | None = Non
 
 
 def engine_options(recipe: Recipe) -> tuple[Any, ...]:
-    """Of `DiffusionEngine`, after its backend."""
+    """Return the arguments of `DiffusionEngine` after its backend."""
     _, settings = algorithms.resolve(recipe.algorithm, "algorithm")
     return (
         recipe.diffusion,
@@ -110,4 +112,4 @@ STEPS = PolicyKind(
     own_engines={EngineKind.DEDICATED: DedicatedDiffusionEngine},
     engine_options=engine_options,
 )
-"""Policies that denoise."""
+"""The kind of policy whose actions are denoising steps."""

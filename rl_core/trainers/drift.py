@@ -1,9 +1,9 @@
-"""The distance between the engine's and the trainer's log-probabilities of the same tokens, held to
-a limit.
+"""Check of the distance between the engine's and the trainer's log-probabilities of the same
+tokens.
 
-With the same weights it is rounding alone. More is a fault: of an engine, of a way of computing, of
-a model that is not what it is taken for. The policy that learns is then another one than the one
-that sampled, and no other metric shows it.
+With the same weights the distance is only rounding. A larger one is a bug in an engine, in a fast
+computation or in the loading of a model: the policy that is trained is then not the policy that
+sampled, and no other metric shows it.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from schemas.section import DType
 
 MEAN, MAX = "delta_log_prob_mean", "delta_log_prob_max"
 FLOAT32, BFLOAT16, OWN_ENGINE = 0.01, 0.1, 0.2
-"""Limits in nats of the mean over a step's tokens: in process by format, and of engines with
-kernels of their own."""
+"""Default limits of a step's mean distance, in nats: for the in-process engine by format, and for
+engines with their own kernels."""
 WARNED_SHARE = 0.5
-"""Of the limit, from which on the log says so."""
+"""Share of the limit above which a warning is logged."""
 
 
 def delta_limit(recipe: Recipe) -> float | None:
-    """The recipe's limit, or what it means when unset; None where rollouts have older weights than
-    the trainer."""
+    """Return the recipe's limit, or its default; None if rollouts use other weights than the
+    trainer's."""
     rollout = recipe.rollout
     if rollout.max_delta_log_prob is not None:
         return rollout.max_delta_log_prob
@@ -44,15 +44,16 @@ def delta_limit(recipe: Recipe) -> float | None:
 def watch_delta(
     metrics: Mapping[str, float], limit: float | None, step: int, total_steps: int
 ) -> None:
-    """`check_delta`, its warning announced."""
+    """Announce the warning of `check_delta`, if there is one."""
     if warning := check_delta(metrics, limit, step):
         announce(ProgressEvent("note", step, total_steps, text=warning))
 
 
 def check_delta(metrics: Mapping[str, float], limit: float | None, step: int) -> str | None:
-    """A warning where a step came close to the limit. Args: metrics: of one track.
+    """Return a warning if a step came close to the limit, else None. Args: metrics: of one track.
 
-    Raises: ModelError beyond it, or where the distance is no number.
+    Raises: ModelError when the mean distance exceeds the limit or is NaN. If mean and maximum are
+    both NaN, nothing was trained and nothing is checked.
     """
     delta, most = metrics.get(MEAN), metrics.get(MAX)
     if limit is None or delta is None or most is None:

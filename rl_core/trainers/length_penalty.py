@@ -1,5 +1,5 @@
-"""What rewards are changed by or compared with before the advantages: the length, and the greedy
-reply."""
+"""Changes to rewards before the advantages: the penalty of long replies, and the greedy
+baseline."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ GREEDY = "greedy_rewards"
 def shape_overlong(
     rollout: DataProtoRef, config: OverlongConfig | None, max_length: int
 ) -> dict[str, float]:
-    """Take the penalty of long replies from `rewards` and `turn_rewards`, and cut-off rows out of
-    the loss, in place.
+    """Subtract the penalty of long replies from `rewards` and `turn_rewards`, and mask truncated
+    rows out of the loss, in place.
 
-    A row that is taken out keeps its reward, which counts in the mean of its group.
-    Args: max_length: limit of one reply. Returns: metrics of what is switched on.
+    A masked row keeps its reward, which counts in the mean of its group. Args: max_length: limit of
+    one reply. Returns: metrics of the parts that are enabled.
     """
     columns, metrics = {}, {}
     mask_BT = rollout.tensor("response_mask")
@@ -53,8 +53,8 @@ def shape_overlong(
 
 
 def add_greedy_rewards(rollout: DataProtoRef, greedy: DataProtoRef) -> dict[str, float]:
-    """Put `greedy_rewards` [B] into the rollout, in place. Where the greedy reply has no verdict,
-    nothing is learnt.
+    """Put `greedy_rewards` [B] into the rollout, in place. Rows whose greedy reply failed are
+    masked out of the loss.
 
     Args: greedy: one row per prompt, in the order of the groups. Returns: metrics.
     """

@@ -1,4 +1,4 @@
-"""What an algorithm is told of a rollout besides rewards, groups and mask."""
+"""Inputs of an algorithm besides rewards, groups and mask."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ MEASURED = {
 
 
 def row_measures(rollout: DataProto | DataProtoRef, rows_B: torch.Tensor) -> dict[str, Any]:
-    """The `RowMeasures` of these rows, as far as the rollout has them. Args: rows_B: [B] bool."""
+    """Return the `RowMeasures` of these rows, as far as the rollout has them. Args: rows_B: [B]
+    bool."""
     keys = (
         rollout.keys if isinstance(rollout, DataProtoRef) else set(map(str, rollout.batch.keys()))
     )  # type: ignore[union-attr]

@@ -1,6 +1,5 @@
-"""What the model before training says of pairs: from each forward pass, or computed once and kept
-in the cache.
-"""
+"""Reference log-probabilities of preference pairs: computed in each forward pass, or once for the
+cache."""
 
 from __future__ import annotations
 
@@ -20,16 +19,17 @@ from schemas.preference import ReferenceMode
 from schemas.recipe import Recipe
 
 ENCODING_VERSION = "2"
-"""Raised whenever the same pairs would become other tokens."""
+"""Version of the tokenization of pairs; raise it when the same pairs would give other tokens."""
 PAIRS_AT_ONCE = 256
-"""Pairs whose reference is computed that are on a replica at the same time."""
+"""Number of pairs per replica in one call that computes references."""
 
 
 class PairReferences:
-    """The reference's log-probabilities of both answers of each pair.
+    """The reference model's log-probabilities of both answers of each pair.
 
-    Args: engine: a PairEngine whose policy is still the reference, or keeps it. needed: whether the
-    algorithm compares with the reference at all. phase: tells listeners what is going on.
+    Args: engine: a PairEngine whose policy still is the reference model, or keeps a copy of it.
+    needed: True if the algorithm compares with the reference at all. phase: announces a phase to
+    listeners.
     """
 
     def __init__(
@@ -50,12 +50,13 @@ class PairReferences:
         self._stores: list[ReferenceStore] = []
 
     def prepare(self, *rows: Sequence[dict[str, Any]]) -> None:
-        """Where the recipe wants it, find the reference of all pairs in the cache or compute it."""
+        """Read the references of all pairs from the cache or compute them, if the recipe
+        precomputes them."""
         if self.needed and self.recipe.preference.reference is ReferenceMode.PRECOMPUTED:
             self._stores = [self._store_of(items) for items in rows]
 
     def added_to(self, rows: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
-        """The pairs with what the reference says of them, where the margins need it."""
+        """Return the pairs with their `reference`, if the margins need it; else unchanged."""
         if not self.needed:
             return rows
         if self._stores:
@@ -65,7 +66,8 @@ class PairReferences:
         ]
 
     def from_cache(self, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The pairs with what the reference says of their answers, where that was prepared."""
+        """Return the pairs with their `reference` if `prepare` made it available; else
+        unchanged."""
         if not self._stores:
             return items
         known = [next(store for store in self._stores if item["uid"] in store) for item in items]

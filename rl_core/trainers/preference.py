@@ -1,4 +1,4 @@
-"""The domain of pairs of answers: nothing is sampled, since the rows hold the answers."""
+"""The domain of preference pairs: nothing is sampled, since the rows contain the answers."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ TRACK = "pairs"
 
 
 class PreferenceTrainer(Trainer):
-    """MPO and its siblings on a language model: chosen and rejected in one forward pass."""
+    """Preference training (MPO, DPO and others) of a language model, with the chosen and the
+    rejected answer in one forward pass."""
 
     def wire(self) -> Wiring:
-        """One block in which all components share a process per device.
+        """Place all components in one block, in which they share a process per device.
 
-        Raises: RecipeError on an algorithm that does not learn from pairs.
+        Raises: RecipeError when the algorithm does not learn from pairs.
         """
         recipe, placed = self.recipe, self.recipe.placement
         settings = pair_algorithm(recipe)
@@ -70,7 +71,7 @@ class PreferenceTrainer(Trainer):
 
 
 def pair_algorithm(recipe: Recipe) -> Preference:
-    """The recipe's algorithm. Raises: RecipeError when it is another kind."""
+    """Return the recipe's algorithm. Raises: RecipeError when it does not learn from pairs."""
     algorithm_cls, settings = algorithms.resolve(recipe.algorithm, "algorithm")
     if not issubclass(algorithm_cls, Preference):
         raise RecipeError(
@@ -82,7 +83,7 @@ def pair_algorithm(recipe: Recipe) -> Preference:
 
 @dataclass
 class GivenPairs:
-    """Both answers of each pair, as they are; nothing is sampled."""
+    """Sampler that returns both answers of each pair as they are in the data."""
 
     engine: Engine
     references: PairReferences
@@ -90,27 +91,27 @@ class GivenPairs:
     def sample(
         self, prompts: DataProto, rollouts: Rollouts, step: int, attempt: int
     ) -> DataProtoRef:
-        """The answers' tokens, two rows per pair."""
+        """Return the answers' tokens, two rows per pair."""
         return self.engine.handle.rollout(self.known(prompts))
 
     def known(self, prompts: DataProto) -> DataProto:
-        """The pairs with what the reference says of their answers, where that is in the cache."""
+        """Return the pairs, with their `reference` if it is in the cache."""
         return prompt_batch(self.references.from_cache(list(prompts.non_tensor_batch["item"])))
 
 
 @dataclass
 class Margins:
-    """Which answer of each held-out pair the model prefers."""
+    """Evaluation of the model's preference between the two answers of each held-out pair."""
 
     pairs: GivenPairs
 
     @property
     def scores(self) -> tuple[str, ...]:
-        """The margins, of which only the first needs no reference."""
+        """Names of the margins; without a reference only the first can be computed."""
         return SCORES if self.pairs.references.needed else SCORES[:1]
 
     def play(self, prompts: DataProto, max_new_tokens: int) -> DataProtoRef:
-        """One row per pair; nothing is sampled."""
+        """Return the preferred answer and the margins, one row per pair."""
         return self.pairs.engine.handle.evaluate(
             self.pairs.known(prompts), self.pairs.references.needed
         )

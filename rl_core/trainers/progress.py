@@ -1,4 +1,4 @@
-"""What is happening now, for whoever wants to show it."""
+"""Progress events, and the listeners that display them."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from schemas.receipts import Receipt
 
 @dataclass(frozen=True)
 class ProgressEvent:
-    """One phase began, a step ended (then `metrics` is filled), or a task ended (then `receipt`
-    is)."""
+    """The begin of a phase, the end of a step (with `metrics`), or the end of a task (with
+    `receipt`)."""
 
     phase: str
-    """`start workers`, `rollout`, `train`, `save`, `export`, `evaluate`, `step`, `note`."""
+    """Name of the phase: `start workers`, `rollout`, `train`, `save`, `export`, `evaluate`, `step`,
+    `note`."""
     step: int = 0
     total_steps: int = 0
     metrics: dict[str, float] = field(default_factory=dict)
     receipt: Receipt | None = None
-    """What a task returned, when the event is its end."""
+    """Receipt that a task returned, if the event is its end."""
     text: str = ""
-    """Of a `note`: something that a person should know."""
+    """Message for the user, if the event is a `note`."""
 
 
 Listener = Callable[[ProgressEvent], None]
@@ -29,6 +30,6 @@ listeners: list[Listener] = []
 
 
 def announce(event: ProgressEvent) -> None:
-    """Tell every listener."""
+    """Pass the event to every listener."""
     for listener in listeners:
         listener(event)

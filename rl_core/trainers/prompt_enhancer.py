@@ -1,8 +1,8 @@
-"""The prompt enhancer: a language model rewrites prompts, a diffusion model draws what it says.
+"""The prompt enhancer: a language model rewrites prompts, and a diffusion model draws the rewrites.
 
-What of it is a tree of two tracks is in `writing_and_drawing`; here are its two models, what the
-second is given of the first, and the evaluation, which compares pictures of rewrites with those of
-the prompts as they were asked.
+The tree of its two tracks is in `writing_and_drawing`. This file has the two models, the input of
+the second one, and the evaluation, which compares pictures of rewrites with pictures of the
+original prompts.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from rl_core.trainers.writing_and_drawing import (
 from schemas.tracks import IMAGES_FOLDER, ImagesTrack, TracksConfig
 
 ORIGINAL = "original_"
-"""Prefix of scores of what is drawn for the prompt as it was asked."""
+"""Prefix of the scores of pictures of the original prompts."""
 
 
 class PromptEnhancerTrainer(Trainer):
     """RL on a language model and a diffusion model, each wired as in its own domain.
 
-    They share processes, or have devices of their own (`tracks.images.num_devices`).
+    They share processes, or have their own devices (`tracks.images.num_devices`).
     """
 
     def wire(self) -> Wiring:
-        """Both models, the tree of their tracks, and an evaluation of both."""
+        """Place both models, and return their tracks and the evaluation of both."""
         recipe = self.recipe
         if recipe.tracks is None:
             raise RecipeError(f"tracks: the domain {recipe.domain} needs this block")
@@ -69,7 +69,7 @@ class PromptEnhancerTrainer(Trainer):
         )
 
     def _place(self) -> tuple[Policy, Policy, Remote | None]:
-        """Writer, painter and scorers, side by side or in a block for each model."""
+        """Place writer, painter and scorers in the same processes, or in one block per model."""
         recipe, whole = self.recipe, self.recipe.placement.num_devices
         painting = recipe.images
         pipeline = locate(painting.model.path, Home.default().models)
@@ -83,7 +83,7 @@ class PromptEnhancerTrainer(Trainer):
 
 
 def _drawings(items: Items, texts: DataProtoRef, track: ImagesTrack) -> list[dict[str, Any]]:
-    """What the diffusion model is given: the rewrites that did not fail."""
+    """Return the rows to draw: the rewrites that did not fail."""
     columns = texts.non_tensor_batch
     rows = zip(
         columns["uid"],
@@ -101,9 +101,8 @@ def _drawings(items: Items, texts: DataProtoRef, track: ImagesTrack) -> list[dic
 
 @dataclass
 class BesideOriginals:
-    """Of each held-out prompt a greedy rewrite, with the scores of its picture and of one of the
-    prompt itself, which starts from the same noise.
-    """
+    """Evaluation of a greedy rewrite of each held-out prompt: the scores of its picture, and of a
+    picture of the original prompt from the same noise."""
 
     writer: Engine
     painter: Engine
@@ -112,12 +111,13 @@ class BesideOriginals:
 
     @property
     def scores(self) -> tuple[str, ...]:
-        """What scorers said of pictures of rewrites, and with a prefix, of prompts as asked."""
+        """Score columns: of pictures of rewrites, and with a prefix, of pictures of the original
+        prompts."""
         keys = tuple(self.scorer.weights)
         return (*keys, ORIGINAL + "reward", *(ORIGINAL + key for key in keys))
 
     def play(self, prompts: DataProto, max_new_tokens: int) -> DataProtoRef:
-        """One row per prompt, in order."""
+        """Rewrite, draw and score each prompt, one row per prompt, in order."""
         items = list(prompts.non_tensor_batch["item"])
         text = self.writer.handle.evaluate(questions(items, self.config.text), max_new_tokens)
         said = [
@@ -150,7 +150,7 @@ class BesideOriginals:
         return text.replace(DataProto.from_dict(columns, told))
 
     def _judged(self, items: Sequence[dict[str, Any]], drawn: Sequence[str]) -> DataProtoRef:
-        """One picture of each of `drawn`, scored against what its item asks."""
+        """Draw one picture of each text in `drawn`, and score it against its item's prompt."""
         drawings = [
             drawing(item, item["uid"], prompt) for item, prompt in zip(items, drawn, strict=True)
         ]

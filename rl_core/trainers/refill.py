@@ -1,8 +1,8 @@
 """Dynamic sampling (DAPO, arXiv 2503.14476 sec. 3.2): groups whose rewards are all equal are
 replaced by fresh prompts.
 
-Rows stay with the ranks that made them unless something is replaced; then the step's batch is put
-together on the driver, from whole groups, in the order in which they were sampled.
+If nothing is replaced, rows stay on the ranks that made them. Otherwise the driver puts the step's
+batch together from whole groups, in the order in which they were sampled.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from rl_core.distributed import DataProtoRef
 
 
 class Refill:
-    """The groups of one step, collected over rollouts until there are enough that teach
-    something."""
+    """Groups of one step, collected over rollouts until enough of them have differing rewards."""
 
     def __init__(self, num_groups: int, num_siblings: int) -> None:
         self.num_groups, self.num_siblings = num_groups, num_siblings
@@ -37,12 +36,12 @@ class Refill:
 
     @property
     def num_missing(self) -> int:
-        """Groups that are still wanted."""
+        """Number of groups that are still missing."""
         return self.num_groups - sum(len(chosen) for _, chosen in self.rollouts)
 
     def batch(self) -> DataProto | DataProtoRef:
-        """What to train on: the groups that were found; the first rollout as it is when it is all,
-        or none was."""
+        """Return the groups to train on; the first rollout unchanged if all or none of its groups
+        are useful."""
         first = self.rollouts[0][0]
         if self.num_missing == self.num_groups or len(
             self.rollouts[0][1]
@@ -57,7 +56,7 @@ class Refill:
         )
 
     def metrics(self) -> dict[str, float]:
-        """Counts of this step."""
+        """Return the counts of this step."""
         return {
             "dynamic/extra_rollouts": float(len(self.rollouts) - 1),
             "dynamic/flat_groups": float(self.num_flat),
@@ -67,7 +66,7 @@ class Refill:
 
 
 def informative_groups(rollout: DataProto | DataProtoRef, num_siblings: int) -> list[int]:
-    """Numbers of the groups whose rewards differ, among rows that have a verdict."""
+    """Return the numbers of the groups whose rewards differ, among rows that did not fail."""
     good_B = ~rollout.tensor("failed")
     group_ids_B = torch.arange(len(rollout)) // num_siblings
     if not bool(good_B.any()):
@@ -77,14 +76,14 @@ def informative_groups(rollout: DataProto | DataProtoRef, num_siblings: int) -> 
 
 
 def groups_of(rollout: DataProto | DataProtoRef, groups: list[int], num_siblings: int) -> DataProto:
-    """The rows of some groups, in this process."""
+    """Return the rows of some groups, in this process."""
     rows = [group * num_siblings + sibling for group in groups for sibling in range(num_siblings)]
     return (rollout.fetch() if isinstance(rollout, DataProtoRef) else rollout)[rows]
 
 
 def joined(batches: list[DataProto]) -> DataProto:
-    """Rows of several rollouts in one batch: prompts filled up on the left, replies on the right,
-    with masks of 0."""
+    """Concatenate the rows of several rollouts: prompts are padded on the left, replies on the
+    right, with masks of 0."""
     response_width = max(batch.tensor("response_mask").shape[1] for batch in batches)
     prompt_width = max(_prompt_width(batch) for batch in batches)
     return DataProto.concat([_widened(batch, prompt_width, response_width) for batch in batches])

@@ -1,4 +1,4 @@
-"""The reward of a rollout: what its scorers say, added to what its environments gave."""
+"""The reward of a rollout: the scorers' scores, added to the environments' rewards."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from schemas.recipe import Recipe
 from schemas.rewards import FailurePolicy, RewardServiceConfig, Truncation
 
 PART = "reward/"
-"""Prefix of the columns that hold the parts of the reward."""
+"""Prefix of the columns with the parts of the reward."""
 SCORED = "score/"
-"""Prefix of the columns that hold what each scorer said, unweighted."""
+"""Prefix of the columns with each scorer's unweighted scores."""
 ASKED = (
     "prompt",
     "replies",
@@ -34,29 +34,30 @@ ASKED = (
     "response_mask",
 )
 MEDIA = ("images", "videos", "metadata")
-"""What scorers are shown besides of a sample that is no text."""
+"""Columns that scorers get in addition to `ASKED`, if samples are pictures or videos."""
 
 
 @dataclass
 class ServiceScorer:
-    """A track's `Scorer` that adds what the recipe's scorers say to what environments gave."""
+    """The `Scorer` of a track that adds the scores of the recipe's scorers to the environments'
+    rewards."""
 
     service: Remote | None
-    """Unset where the recipe names no scorers."""
+    """Service that runs the scorers; None if the recipe names none."""
     weights: dict[str, float]
-    """Of the service's scorers, in order."""
+    """Weights of the service's scorers, by key, in order."""
     config: RewardServiceConfig
     max_length: int | None
-    """Limit of one reply; unset where all rows have the same number of actions."""
+    """Length limit of one reply; None if all rows have the same number of actions."""
 
     @classmethod
     def of(cls, recipe: Recipe, service: Remote | None, max_length: int | None) -> ServiceScorer:
-        """That of a recipe. Args: service: over the recipe's scorers."""
+        """Create the scorer of a recipe. Args: service: runs the recipe's scorers."""
         weights = {key: config.weight for key, _, config in resolve_scorers(recipe.rewards)}
         return cls(service, weights, recipe.reward_service, max_length)
 
     def add_rewards(self, rollout: DataProtoRef, rollouts: Rollouts) -> dict[str, float]:
-        """What `add_scores` does."""
+        """Add scores to the rewards as `add_scores` does; return its metrics."""
         limit = (
             rollout.tensor("response_mask").shape[1] if self.max_length is None else self.max_length
         )
@@ -64,7 +65,8 @@ class ServiceScorer:
 
 
 def score_column(key: str) -> str:
-    """Where `add_scores` puts what a scorer said, [B]; NaN where it could not."""
+    """Return the name of the column in which `add_scores` puts a scorer's scores, [B]; NaN if it
+    failed."""
     return SCORED + key
 
 
@@ -75,10 +77,11 @@ def add_scores(
     config: RewardServiceConfig,
     max_length: int,
 ) -> dict[str, float]:
-    """Put the whole reward into `rewards` and `turn_rewards`, and its parts next to them.
+    """Put the whole reward into `rewards` and `turn_rewards`, and its parts into columns of their
+    own.
 
-    Args: weights: of the service's scorers, in order. max_length: limit of one reply.
-    Returns: metrics per scorer. Raises: RewardError on rows without a score, if the recipe says so.
+    Args: weights: of the service's scorers, in order. max_length: limit of one reply. Returns:
+    metrics per scorer. Raises: RewardError on rows without a score, if `on_failure` is `fail`.
     """
     if service is None and config.truncated is Truncation.KEEP:
         return {}
@@ -116,7 +119,7 @@ def add_scores(
 
 
 def earned_parts(rollout: DataProto | DataProtoRef, rows_B: torch.Tensor) -> dict[str, Any]:
-    """What an algorithm may know of these rows' rewards besides the sum: see `RowMeasures`."""
+    """Return the rewards of these rows by position and by part, as `RowMeasures` names them."""
     keys = (
         rollout.keys if isinstance(rollout, DataProtoRef) else set(map(str, rollout.batch.keys()))
     )  # type: ignore[union-attr]
@@ -144,7 +147,7 @@ def _earned(rollout: DataProtoRef) -> Earned:
 
 
 def _without(unscored_B: torch.Tensor, earned: Earned) -> dict[str, torch.Tensor]:
-    """Columns that take rows out of the step."""
+    """Return the columns that exclude unscored rows from the step."""
     mask_BT = earned.mask_BT.masked_fill(unscored_B[:, None], 0)
     return {"failed": earned.failed_B | unscored_B, "response_mask": mask_BT}
 

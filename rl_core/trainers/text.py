@@ -40,7 +40,8 @@ class TextTrainer(Trainer):
     """RL on a causal language model with its environments."""
 
     def wire(self) -> Wiring:
-        """Model, engine and scorers, side by side or with an engine on devices of its own."""
+        """Place model, engine and scorers in the same processes, or the engine on its own
+        devices."""
         placed = place_policy(TOKENS, self.pool, self.recipe, self.source_model)
         return wire_replies(TRACK, self.recipe, *placed)
 
@@ -48,7 +49,8 @@ class TextTrainer(Trainer):
 def wire_replies(
     name: str, recipe: Recipe, policy: Policy, reward_service: Remote | None
 ) -> Wiring:
-    """One track of the given name whose actions are tokens, judged by environments and scorers."""
+    """Return the wiring of one track whose actions are tokens, rewarded by environments and
+    scorers."""
     track = Track(
         name,
         sampler=FromPrompts(policy.engine),
@@ -68,13 +70,13 @@ def wire_replies(
 
 @dataclass
 class GreedyReplies:
-    """Held-out rows are answered greedily, and judged by their environments alone."""
+    """Evaluation with greedy replies to held-out rows, rewarded by their environments alone."""
 
     engine: Engine
     scores: tuple[str, ...] = ()
 
     def play(self, prompts: DataProto, max_new_tokens: int) -> DataProtoRef:
-        """One reply per prompt."""
+        """Return one greedy reply per prompt."""
         return self.engine.handle.evaluate(
             prompts, max_new_tokens, self.engine.up_to_date(evaluation=True)
         )
@@ -89,12 +91,12 @@ def token_learner(
     temperature: float | None = None,
     keeps_reference: bool | None = None,
 ) -> Learner:
-    """Model, backend, algorithm and stack, and a critic where the algorithm has one, in the block
-    that is open.
+    """Place model, backend, algorithm and stack, and a critic if the algorithm needs one, in the
+    open block.
 
-    Args: backend: of a model that is there already. temperature: of the distribution whose
-    log-probabilities are trained; unset, that which is sampled. keeps_reference: whether the
-    workers keep the model before training; unset, where the algorithm asks for it.
+    Args: backend: of a model that is already loaded. temperature: of the distribution whose
+    log-probabilities are trained; None means the rollout's. keeps_reference: True if the workers
+    keep the model before training; None means if the algorithm needs it.
     """
     algorithm, copies = wire_algorithm(recipe)
     if backend is None:
@@ -118,7 +120,7 @@ def token_learner(
 
 
 def _critic(recipe: Recipe, source_model: str, algorithm: Remote, *, text_alone: bool) -> Critic:
-    """The value model, beside the policy in the same processes."""
+    """Place the critic's value model in the same processes as the policy."""
     model = recipe.value_model
     backend = remote(
         FSDPBackend,
@@ -143,7 +145,7 @@ def _critic(recipe: Recipe, source_model: str, algorithm: Remote, *, text_alone:
 
 
 def engine_options(recipe: Recipe) -> tuple[Any, ...]:
-    """Of `RolloutEngine`, after its backend."""
+    """Return the arguments of `RolloutEngine` after its backend."""
     return (
         recipe.rollout,
         portable_options(recipe.environments),
@@ -158,4 +160,4 @@ TOKENS = PolicyKind(
     own_engines={EngineKind.DEDICATED: DedicatedTextEngine, EngineKind.VLLM: VllmEngine},
     engine_options=engine_options,
 )
-"""Policies of text."""
+"""The kind of policy whose actions are tokens."""

@@ -1,8 +1,8 @@
-"""What a trainer is made of: its tracks, and what they share.
+"""The parts of a trainer: its tracks, and the objects that they share.
 
-A track is one sequence of actions in a rollout, and says how it is sampled, scored and trained.
-Text, vision, pairs and diffusion have one. The prompt enhancer and the unified model have two,
-`text` and `images`, where each row of the second was drawn from a row of the first.
+A track is one sequence of actions in a rollout, with its sampler, scorer and learner. Text, vision,
+pairs and diffusion have one track. The prompt enhancer and the unified model have two, `text` and
+`images`, where each row of the second was drawn from a row of the first.
 """
 
 from __future__ import annotations
@@ -18,56 +18,58 @@ from rl_core.distributed.handles import PendingCall, submit
 from rl_core.train.weights.buckets import WeightVersion
 
 Rollouts = Mapping[str, DataProtoRef]
-"""The present step's batches by name of the track, as far as they are sampled."""
+"""Batches of the present step that are already sampled, by name of the track."""
 
 
 @dataclass
 class Engine:
-    """What samples a policy, and what brings it the weights where it has a copy of its own."""
+    """An engine that samples from a policy, with its weight sync if it has its own copy of the
+    weights."""
 
     handle: Remote
     sync: Remote | None = None
     sleeps: bool = False
-    """Whether it gives its memory back while others train (vLLM)."""
+    """True if the engine frees its memory during training (vLLM)."""
 
     def up_to_date(self, *, evaluation: bool) -> WeightVersion | None:
-        """Send it the weights of rollouts, or of evaluations, unless it holds them.
+        """Send the engine the weights of rollouts, or of evaluations, unless it already holds them.
 
-        Returns: what it holds then; None for an engine that samples with the very module that is
-        trained.
+        Returns: the version that it then holds; None for an engine that samples with the trained
+        module itself.
         """
         return None if self.sync is None else self.sync.sync(evaluation=evaluation).version
 
     def rollout(self, prompts: DataProto, step: int, attempt: int = 0) -> DataProtoRef:
-        """The group of samples of each prompt, with the latest weights.
+        """Sample the group of each prompt with the latest weights.
 
         Args: step, attempt: seed the sampling.
         """
         return self.handle.rollout(prompts, step, self.up_to_date(evaluation=False), attempt)
 
     def start_rollout(self, prompts: DataProto, step: int, version: WeightVersion | None) -> Ahead:
-        """Sample beside training. Args: version: what `up_to_date` said."""
+        """Start the next step's rollout, which runs during training. Args: version: as `up_to_date`
+        returned it."""
         assert version is not None, "an engine beside training has weights of its own"
         return Ahead(prompts, version, submit(self.handle.rollout, prompts, step, version))
 
     def rest(self) -> None:
-        """Make room for training."""
+        """Free the engine's memory for training, if it can sleep."""
         if self.sleeps:
             self.handle.sleep()
 
 
 @dataclass(frozen=True)
 class Ahead:
-    """The next step's rollout, under way while the present one trains."""
+    """The next step's rollout, which runs while the present step trains."""
 
     prompts: DataProto
     version: WeightVersion
-    """The weights that sample it."""
+    """Version of the weights that sample the rollout."""
     pending: PendingCall
 
 
 class Sampler(Protocol):
-    """How the rows of a track come about."""
+    """Source of the rows of a track."""
 
     engine: Engine
 
@@ -78,18 +80,17 @@ class Sampler(Protocol):
         step: int,
         attempt: int,
     ) -> DataProtoRef:
-        """One batch, siblings adjacent; the rows stay with the ranks that made them.
+        """Sample one batch, with siblings adjacent; the rows stay on the ranks that made them.
 
         Args: prompts: the step's, in the object column `item`. rollouts: of the tracks that were
-        sampled before. attempt: number of the rollout within its step, which has its own random
-        numbers.
+        sampled before. attempt: number of the rollout in its step; each has its own random numbers.
         """
         ...
 
 
 @dataclass
 class FromPrompts:
-    """The engine answers the prompts as they are."""
+    """Sampler that passes the prompts to the engine unchanged."""
 
     engine: Engine
 
@@ -100,24 +101,24 @@ class FromPrompts:
         step: int,
         attempt: int,
     ) -> DataProtoRef:
-        """The group of samples of each prompt."""
+        """Sample the group of each prompt."""
         return self.engine.rollout(prompts, step, attempt)
 
 
 class Scorer(Protocol):
-    """Where the rewards of a track come from, besides its environments."""
+    """Source of the rewards of a track, in addition to its environments."""
 
     def add_rewards(self, rollout: DataProtoRef, rollouts: Rollouts) -> dict[str, float]:
         """Complete `rewards` and `turn_rewards` of the track's rollout, in place. Returns: metrics.
 
-        Args: rollouts: of all tracks; those that were scored before have their rewards.
+        Args: rollouts: of all tracks; tracks that were scored earlier have their rewards.
         """
         ...
 
 
 @dataclass
 class Critic:
-    """The value model of algorithms with `needs_critic`, which has its own optimiser."""
+    """Value model of algorithms with `needs_critic`, with its own optimizer."""
 
     stack: Remote
     backend: Remote
@@ -125,18 +126,19 @@ class Critic:
 
 @dataclass
 class Learner:
-    """A policy and what trains it."""
+    """A policy with its backend, algorithm and training stack."""
 
     backend: Remote
     algorithm: StageAlgorithm
-    """The driver's: advantages, and the coefficients that adapt."""
+    """The driver's algorithm, which computes advantages and adapts its coefficients."""
     copies: Remote
-    """The ranks' own copies of the algorithm, which are told the driver's coefficients."""
+    """Copies of the algorithm on the ranks, which get the driver's coefficients."""
     stack: Remote
     critic: Critic | None = None
-    """What gives the advantages their values, where the algorithm has one."""
+    """Critic that gives the advantages their values, if the algorithm needs one."""
     max_delta_log_prob: float | None = None
-    """Limit of what trainer and engine may differ by, where actions are tokens; see `drift`."""
+    """Limit of the distance between the trainer's and the engine's log-probabilities; None for no
+    check. See `drift`."""
 
 
 @dataclass
@@ -146,42 +148,44 @@ class Track:
     name: str
     sampler: Sampler
     scorer: Scorer | None
-    """Unset where the rows come with their rewards."""
+    """Source of rewards; None if the rows come with their rewards."""
     learner: Learner
     describe: Callable[[DataProtoRef], dict[str, float]]
-    """The metrics of a rollout by itself."""
+    """Function that computes metrics from a rollout alone."""
     siblings_share: str | None = None
-    """Object column that is equal for siblings; unset, the rows of each prompt are adjacent."""
+    """Object column that is equal for siblings; None if siblings are the adjacent rows of a
+    prompt."""
     learns: bool = True
-    """Whether it is trained; else it is only sampled and scored."""
+    """True if the track is trained; otherwise it is only sampled and scored."""
 
     def add_rewards(self, rollout: DataProtoRef, rollouts: Rollouts) -> dict[str, float]:
-        """What its scorer does."""
+        """Add the scorer's rewards to the rollout, in place, and return its metrics."""
         return {} if self.scorer is None else self.scorer.add_rewards(rollout, rollouts)
 
 
 class HeldOut(Protocol):
-    """How held-out rows are played and judged."""
+    """Evaluation on held-out rows."""
 
     @property
     def scores(self) -> tuple[str, ...]:
-        """Columns of `play`, besides the reward, whose means belong into the evaluation."""
+        """Columns of `play`, besides the reward, whose means are part of the evaluation."""
         ...
 
     def play(self, prompts: DataProto, max_new_tokens: int) -> DataProtoRef:
-        """One greedy row per prompt, in order."""
+        """Play one greedy row per prompt, in order."""
         ...
 
 
 class References(Protocol):
-    """What the model before training says of rows, where scores compare with that."""
+    """Reference model's log-probabilities of rows, for scores that compare with them."""
 
     def prepare(self, *rows: Sequence[dict[str, Any]]) -> None:
-        """What only the model before training can do; called once, before a load."""
+        """Compute everything that needs the model before training; called once, before a checkpoint
+        is loaded."""
         ...
 
     def added_to(self, rows: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
-        """The rows with what it says of them."""
+        """Return the rows with their `reference`, if the scores need it."""
         ...
 
 
@@ -190,21 +194,21 @@ class Wiring:
     """The parts of a trainer, as its domain placed them."""
 
     tracks: tuple[Track, ...]
-    """In the order in which they are sampled, each after the one it is made from; all are scored in
-    the reverse order, since a row may earn what its children do.
-    """
+    """Tracks in sampling order, each after the one it is made from. They are scored in reverse
+    order, since the reward of a row may depend on its children."""
     held_out: HeldOut
     policies: dict[str, Remote]
     """The FSDPBackend of each trained model, by its name in checkpoints."""
     exported: dict[str, Remote]
-    """The FSDPBackend of each model that is registered, by its folder in it ("": itself)."""
+    """The FSDPBackend of each model that is registered, by its subfolder ("" is the export's
+    root)."""
     with_notes: list[Remote]
-    """Whose `notes()` say what is computed otherwise than usual."""
+    """Workers whose `notes()` report unusual computations."""
     joint_stack: Remote | None = None
-    """What trains all tracks in one optimiser step; unset, each track's own stack trains it."""
+    """Stack that trains all tracks in one optimizer step; None if each track has its own stack."""
     references: References | None = None
 
 
 def prompt_batch(items: Sequence[dict[str, Any]]) -> DataProto:
-    """Prompts as a batch with the one object column `item`."""
+    """Return prompts as a batch with the single object column `item`."""
     return DataProto.from_dict(non_tensors={"item": list(items)})

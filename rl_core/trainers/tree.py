@@ -1,10 +1,10 @@
-"""A rollout as a tree: x prompts, x n rewrites of them, x n m pictures of those; one batch, a
-track, per generation.
+"""A rollout as a tree: prompts, several rewrites of each, several pictures of each rewrite; each
+generation is one batch and one track.
 
-Every row has an `id` of its own and the id of its `parent`, the row of the generation before that
-it was made from (in the first track, the prompt's id). Relations are looked up by these ids, never
-by position, so they survive shuffling, sharding and padding, and trees may be uneven: rows that
-failed drop out. Legend: P parents, C children, B rows.
+Every row has its own `id` and the id of its `parent`, the row of the previous generation from which
+it was made (in the first track, the prompt's id). Rows are matched by these ids, never by position,
+so the tree survives shuffling, sharding and padding, and may be uneven because failed rows drop
+out. Legend: P parents, C children, B rows.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from rl_core.data_proto import DataProto, DataProtoError
 from schemas.tracks import Propagation
 
 ID, PARENT = "id", "parent"
-"""Columns of a track's lineage."""
+"""Columns with a row's id and its parent's id."""
 CHILDLESS = "none of its children has a score"
-"""Why a parent is without a verdict."""
+"""Error of a parent whose children have no score."""
 
 
 def lineage(parents: Sequence[str]) -> DataProto:
-    """The columns `id` and `parent` of new rows: an id is the parent's with the row's number."""
+    """Return the columns `id` and `parent` of new rows; an id is the parent's id with the child's
+    number."""
     seen: Counter[str] = Counter()
     ids = []
     for parent in parents:
@@ -35,7 +36,8 @@ def lineage(parents: Sequence[str]) -> DataProto:
 
 
 def sibling_groups(parents: Sequence[str]) -> Tensor:
-    """[B] integers, equal for rows of one parent, numbered in the order of first appearance."""
+    """Return [B] integers, equal for rows of one parent, numbered in the order of first
+    appearance."""
     numbers: dict[str, int] = {}
     return torch.tensor(
         [numbers.setdefault(parent, len(numbers)) for parent in parents], dtype=torch.long
@@ -49,13 +51,12 @@ def propagate(
     failed_C: Tensor,
     how: Propagation = Propagation.MEAN,
 ) -> tuple[Tensor, Tensor]:
-    """What parents earn by their children.
+    """Compute the rewards of parents from those of their children.
 
-    Args: parents_C: [C] the parent of each child, in any order. rewards_C: [C]. failed_C: [C]
-    children without a score, which do not count.
-    Returns: rewards [P], 0 where there are none; and [P] whether a parent is without a verdict,
-    since no child of it has a score. Raises: DataProtoError on an id used twice, or a child whose
-    parent is not here.
+    Args: parents_C: [C] the parent of each child, in any order. rewards_C: [C]. failed_C: [C], True
+    for children without a score, which do not count. Returns: rewards [P], 0 for a parent without
+    scored children; and [P], True for such parents. Raises: DataProtoError on an id used twice, or
+    a child whose parent is missing.
     """
     places = {name: place for place, name in enumerate(ids_P)}
     if len(places) != len(ids_P):

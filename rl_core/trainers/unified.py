@@ -1,7 +1,8 @@
-"""The unified model: one module writes a plan and draws it, and both learn in one optimiser step.
+"""The unified model: one module writes a plan and draws it, and both stages learn in one optimizer
+step.
 
-The tree of two tracks is that of `writing_and_drawing`, over a single backend: conditions are the
-model's own states, and one joint stack trains both tracks.
+The tree of two tracks is that of `writing_and_drawing`, over a single backend: the conditions of a
+drawing are the model's own hidden states, and one joint stack trains both tracks.
 """
 
 from __future__ import annotations
@@ -43,14 +44,14 @@ from schemas.unified import Compared, TextStage, UnifiedConfig
 
 WRITING = replace(TOKENS, engine_class=PlanWriter)
 DRAWING = replace(STEPS, engine_class=PlanPainter)
-"""The stages of a unified model, whose engines ask and draw as it does."""
+"""Kinds of policy of the two stages, with engines that ask and draw as a unified model does."""
 
 
 class UnifiedTrainer(Trainer):
     """RL on a model with an autoregressive and a flow-matching stage."""
 
     def wire(self) -> Wiring:
-        """One backend, and over it the stages' stacks and engines."""
+        """Place one backend, and the stacks and engines of both stages on it."""
         recipe = self.recipe
         if recipe.unified is None:
             raise RecipeError(f"unified: the domain {recipe.domain} needs this block")
@@ -80,20 +81,20 @@ class UnifiedTrainer(Trainer):
 
 
 def _joint_stack(backend: Remote, text: Track, images: Track, config: UnifiedConfig) -> Remote:
-    """What takes one optimiser step for both stages."""
+    """Return the stack that takes one optimizer step for both stages."""
     stages = ((text.name, config.text), (images.name, config.images))
     weights = {name: StageWeight(stage.weight, stage.max_grad_norm) for name, stage in stages}
     return remote(UnifiedStack, backend, text.learner.stack, images.learner.stack, weights)
 
 
 def _needs_reference(recipe: Recipe) -> bool:
-    """Whether the algorithm of either stage is measured against the model before training."""
+    """Return True if the algorithm of either stage needs the reference model."""
     found = [algorithms.resolve(job.algorithm, "algorithm") for job in (recipe, recipe.images)]
     return any(algorithm_cls(settings).needs_reference for algorithm_cls, settings in found)
 
 
 def _drawings(items: Items, texts: DataProtoRef) -> list[dict[str, Any]]:
-    """The plans that did not fail, in tokens."""
+    """Return the rows to draw: the tokens of the plans that did not fail."""
     columns, failed = texts.non_tensor_batch, texts.tensor("failed").tolist()
     rows = zip(
         columns["uid"], columns[ID], columns["response"], contexts(texts), failed, strict=True
@@ -107,7 +108,8 @@ def _drawings(items: Items, texts: DataProtoRef) -> list[dict[str, Any]]:
 
 @dataclass
 class GreedyPlans:
-    """Of each held-out prompt a greedy plan, and a scored picture of it from fixed noise."""
+    """Evaluation of a greedy plan for each held-out prompt, with a scored picture of it from fixed
+    noise."""
 
     writer: Engine
     painter: Engine
@@ -116,11 +118,11 @@ class GreedyPlans:
 
     @property
     def scores(self) -> tuple[str, ...]:
-        """What each scorer said of the pictures."""
+        """Keys of the scorers of the pictures."""
         return tuple(self.scorer.weights)
 
     def play(self, prompts: DataProto, max_new_tokens: int) -> DataProtoRef:
-        """One row per prompt, in order."""
+        """Plan, draw and score each prompt, one row per prompt, in order."""
         items = items_of(prompts)
         text = self.writer.handle.evaluate(
             questions(list(items.values()), self.asking), max_new_tokens

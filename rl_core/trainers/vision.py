@@ -1,4 +1,4 @@
-"""The domain of vision-language models: as text, with pictures that travel with the prompts."""
+"""The domain of vision-language models: the text domain with pictures in the prompts."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ SEEING = replace(
     learner=partial(token_learner, bundle_class=ModelBundle),
     own_engines={EngineKind.DEDICATED: DedicatedEngine},
 )
-"""Policies whose prompts show pictures."""
+"""The kind of policy whose actions are tokens and whose prompts have pictures."""
 
 
 class VisionTrainer(Trainer):
     """RL on a vision-language model with its environments.
 
-    Workers open and process the pictures, once per prompt; what comes of it stays on the rank that
-    made it, one object for all siblings, and is encoded once per pass.
+    Workers open and process the pictures once per prompt. The result stays on the rank that made
+    it, as one object for all siblings, and is encoded once per forward pass.
     """
 
     def wire(self) -> Wiring:
-        """Model, engine and scorers, side by side or with an engine on devices of its own."""
+        """Place model, engine and scorers in the same processes, or the engine on its own
+        devices."""
         placed = place_policy(SEEING, self.pool, self.recipe, self.source_model)
         return wire_replies(TRACK, self.recipe, *placed)

@@ -1,4 +1,4 @@
-"""What domains wire alike: a policy with what trains and samples it, each on its devices."""
+"""Wiring that domains share: policies, their learners and their engines, placed on devices."""
 
 from __future__ import annotations
 
@@ -20,23 +20,24 @@ from schemas.rollout import EngineKind
 
 @dataclass(frozen=True)
 class PolicyKind:
-    """How policies with one kind of action are wired, such as `text.TOKENS`, `diffusion.STEPS`."""
+    """Wiring of all policies with one kind of action, such as `text.TOKENS` or
+    `diffusion.STEPS`."""
 
     learner: Callable[[Recipe, str, Remote | None], Learner]
-    """Places what trains, in the block that is open, from a recipe, a located model, and where the
-    model is there already, its backend.
-    """
+    """Function that places the learner in the open block, from a recipe, a located model, and the
+    backend of the model if it is already loaded."""
     engine_class: type[Any]
-    """What samples with the module that trains, in the same processes."""
+    """Engine that samples with the trained module, in the same processes."""
     own_engines: Mapping[EngineKind, type[Any]]
-    """What samples a copy of its own; takes the options of `engine_class`."""
+    """Engines that sample with their own copy of the model; they take the options of
+    `engine_class`."""
     engine_options: Callable[[Recipe], tuple[Any, ...]]
-    """What an engine takes after its backend."""
+    """Function that returns an engine's arguments after its backend."""
 
 
 @dataclass(frozen=True)
 class Policy:
-    """What trains a model, and what samples it."""
+    """The learner of a model, and the engine that samples from it."""
 
     learner: Learner
     engine: Engine
@@ -45,11 +46,11 @@ class Policy:
 def place_policy(
     kind: PolicyKind, pool: DevicePool, recipe: Recipe, source_model: str
 ) -> tuple[Policy, Remote | None]:
-    """One block where what trains shares a process per device; next to it, a dedicated engine's.
+    """Place the learner in one block with a process per device, and a dedicated engine beside it.
 
-    The in-process engine is one of the siblings; a dedicated one is tied to the backend by a
-    WeightSync, and its block has devices of its own or (vLLM) further processes on those that
-    train. Returns: also the recipe's scorers, beside what trains.
+    An in-process engine shares the learner's processes. A dedicated engine gets its weights from
+    the backend by a WeightSync; its block has its own devices or (vLLM) additional processes on the
+    training devices. Returns: also the recipe's scorers, in the learner's block.
     """
     placed = recipe.placement
     topology = TrainTopology(tp_size=placed.tp_size, sp_size=placed.sp_size)
@@ -73,9 +74,9 @@ def place_policy(
 def side_by_side(
     kind: PolicyKind, recipe: Recipe, source_model: str, backend: Remote | None = None
 ) -> Policy:
-    """What trains and, over the same module, what samples it, in the block that is open.
+    """Place a learner and an engine over the same module in the open block.
 
-    Args: backend: of a model that is there already; unset loads the recipe's.
+    Args: backend: of a model that is already loaded; None loads the recipe's.
     """
     learner = kind.learner(recipe, source_model, backend)
     return Policy(
@@ -91,18 +92,18 @@ def _dedicated_engine(kind: PolicyKind, recipe: Recipe, source_model: str) -> Re
 
 
 def wire_scorers(recipe: Recipe) -> Remote | None:
-    """The recipe's scorers, where it names any."""
+    """Place the recipe's scorers; return None if it has none."""
     return remote(RewardService, recipe.rewards, recipe.reward_service) if recipe.rewards else None
 
 
 def wire_algorithm(recipe: Recipe) -> tuple[StageAlgorithm, Remote]:
-    """The driver's algorithm, and the ranks' copies."""
+    """Create the driver's algorithm and its copies on the ranks."""
     algorithm_cls, settings = algorithms.resolve(recipe.algorithm, "algorithm")
     return algorithm_cls(settings), remote(algorithm_cls, settings)
 
 
 def wire_backend(recipe: Recipe, bundle: Remote, *, with_reference: bool) -> Remote:
-    """The policy's FSDPBackend."""
+    """Place the policy's FSDPBackend."""
     return remote(
         FSDPBackend,
         bundle,
@@ -118,12 +119,12 @@ def wire_backend(recipe: Recipe, bundle: Remote, *, with_reference: bool) -> Rem
 
 
 def total_steps(recipe: Recipe) -> int:
-    """Turns of the loop in the whole run."""
+    """Return the number of steps in the whole run."""
     return recipe.training.num_iterations * recipe.training.steps_per_iteration
 
 
 def stack_options(recipe: Recipe) -> dict[str, Any]:
-    """Keyword arguments that every stack takes."""
+    """Return the keyword arguments that every stack takes."""
     return {
         "micro_batch_size": recipe.placement.micro_batch_size,
         "num_updates_per_batch": recipe.training.num_updates_per_batch,

@@ -1,8 +1,8 @@
 """The two tracks of jobs that write and draw: `text` from prompts, and `images` from texts.
 
-A rollout is x prompts, n texts of each, m pictures of each of those (see `tree`). Pictures are
-scored against the prompt that was asked, and a text earns what its pictures do. Either track, or
-both, are trained, each by its own algorithm, with advantages among its own siblings.
+A rollout has several texts per prompt and several pictures per text (see `tree`). Pictures are
+scored against the original prompt, and a text earns the rewards of its pictures. Either or both
+tracks are trained, each by its own algorithm, with advantages among its own siblings.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from schemas.unified import UnifiedConfig
 
 IMAGES, TEXT = "images", "text"
 ROOT = "root"
-"""Column of a picture's prompt."""
+"""Column with the id of a picture's prompt."""
 
 Items = dict[str, dict[str, Any]]
 """Prompts by their uid."""
 Drawings = Callable[[Items, DataProtoRef], list[dict[str, Any]]]
-"""The rows to draw, from the prompts and the rollout of texts."""
+"""Function that returns the rows to draw, from the prompts and the rollout of texts."""
 
 
 def items_of(prompts: DataProto) -> Items:
-    """The prompts of a batch."""
+    """Return the prompts of a batch by uid."""
     return {item["uid"]: item for item in prompts.non_tensor_batch["item"]}
 
 
 def questions(items: Sequence[dict[str, Any]], asking: Asking) -> DataProto:
-    """Prompts as the language model is asked for texts."""
+    """Return the prompts as requests to the language model for texts."""
     return prompt_batch([question(item, asking) for item in items])
 
 
@@ -56,10 +56,10 @@ def written_and_drawn(
     drawings: Drawings,
     pictures_share: str = PARENT,
 ) -> tuple[Track, Track]:
-    """The tracks `text` and `images`.
+    """Return the tracks `text` and `images`.
 
-    Args: config: the domain's block. drawings: the rows to draw, from the prompts and the rollout
-    of texts. pictures_share: column that is equal for pictures that are compared.
+    Args: config: the domain's block. drawings: returns the rows to draw, from the prompts and the
+    rollout of texts. pictures_share: column that is equal for pictures that are compared.
     """
     text = Track(
         TEXT,
@@ -84,7 +84,7 @@ def written_and_drawn(
 
 @dataclass
 class TextsOfPrompts:
-    """The writer is asked for texts of each prompt."""
+    """Sampler that asks the writer for texts of each prompt."""
 
     engine: Engine
     asking: Asking
@@ -92,7 +92,7 @@ class TextsOfPrompts:
     def sample(
         self, prompts: DataProto, rollouts: Rollouts, step: int, attempt: int
     ) -> DataProtoRef:
-        """The children of the prompts."""
+        """Sample the texts of each prompt."""
         asked = questions(list(items_of(prompts).values()), self.asking)
         texts = self.engine.rollout(asked, step, attempt)
         return texts.union(lineage(texts.non_tensor_batch["uid"].tolist()))
@@ -100,7 +100,7 @@ class TextsOfPrompts:
 
 @dataclass
 class PicturesOfTexts:
-    """The painter draws each text that was written; those that failed are left out."""
+    """Sampler that lets the painter draw each text that did not fail."""
 
     engine: Engine
     drawings: Drawings
@@ -108,7 +108,7 @@ class PicturesOfTexts:
     def sample(
         self, prompts: DataProto, rollouts: Rollouts, step: int, attempt: int
     ) -> DataProtoRef:
-        """The children of the texts. Raises: RewardError where no text can be drawn."""
+        """Sample the pictures of each text. Raises: RewardError when no text can be drawn."""
         texts = rollouts[TEXT]
         drawings = self.drawings(items_of(prompts), texts)
         if not drawings:
@@ -122,7 +122,8 @@ class PicturesOfTexts:
 
 
 def as_asked(images: DataProtoRef, drawings: Sequence[dict[str, Any]]) -> DataProtoRef:
-    """Put what was asked into `prompt`, for scorers, and what was drawn into `response`."""
+    """Put the original prompts into `prompt`, for scorers, and the drawn prompts into
+    `response`."""
     by_id = {drawn["uid"]: drawn for drawn in drawings}
     rows = [by_id[uid] for uid in images.non_tensor_batch["uid"]]
     columns = {
@@ -134,14 +135,14 @@ def as_asked(images: DataProtoRef, drawings: Sequence[dict[str, Any]]) -> DataPr
 
 @dataclass
 class EarnedByPictures:
-    """A text is worth what its pictures earned."""
+    """Scorer that gives each text the rewards of its pictures."""
 
     propagation: Propagation
 
     def add_rewards(self, rollout: DataProtoRef, rollouts: Rollouts) -> dict[str, float]:
-        """Texts without a picture that has a score leave the step.
+        """Set the rewards of texts; those without a scored picture are excluded from the step.
 
-        Args: rollouts: that of pictures has its rewards.
+        Args: rollouts: the pictures' has its rewards.
         """
         drawn, failed_B = rollouts[IMAGES], rollout.tensor("failed")
         rewards_B, childless_B = propagate(
