@@ -4,9 +4,8 @@
 
 A step is four lines of `OneLoop.step`: sample a group of replies to each prompt, reward them,
 compare each reply with its siblings, and move the policy towards the better ones. The parts are
-those that a run of `rl-train` is made of; `rl_core/trainers/base.py` is the same loop over several
-processes, kinds of model and algorithms. A test holds that both end with the same weights, bit for
-bit.
+those of an `rl-train` run; `rl_core/trainers/base.py` is the same loop for several processes, kinds
+of model and algorithms. A test checks that both end with bit-identical weights.
 
 Axes: B rows (replies; those to one prompt are adjacent), P prompt tokens, T reply tokens.
 """
@@ -43,15 +42,15 @@ from rl_core.train.micro_batches import by_row_count, take
 from schemas.recipe import Recipe
 
 SMOLLM2 = "embedded:smollm2-135m-instruct"
-"""SmolLM2-135M-Instruct, whose weights the installation carries."""
+"""SmolLM2-135M-Instruct, whose weights are part of the installation."""
 
 
 class OneLoop:
-    """A language model that learns from its environments' rewards.
+    """GRPO training of a language model on its environments' rewards.
 
-    Args: recipe: of the domain text with the algorithm `grpo` (no KL), one optimiser step for each
-    rollout and a `placement.micro_batch_size`. source: where the model is, as `locate` says. items:
-    the prompts. rank_info: of this process, which is in a group by itself.
+    Args: recipe: of the domain `text` with the algorithm `grpo` (no KL), one optimizer step per
+    rollout and a `placement.micro_batch_size`. source: path of the model, as `locate` returns it.
+    items: the prompts. rank_info: of this process, which is alone in its process group.
     """
 
     def __init__(
@@ -93,7 +92,7 @@ class OneLoop:
         self.num_steps = 0
 
     def step(self) -> dict[str, float]:
-        """Sample, reward, compare, train. Returns: metrics."""
+        """Sample, reward, compare and train. Returns: metrics."""
         prompts = DataProto.from_dict(non_tensors={"item": list(self.source.next_batch())})
         rollout = self.sample(prompts)
         rewarded = self.add_advantages(rollout)
@@ -102,19 +101,19 @@ class OneLoop:
         return {**rewarded, **trained}
 
     def sample(self, prompts: DataProto) -> DataProto:
-        """Replies to each prompt, with the rewards that its environment gave.
+        """Sample replies to each prompt, with their environment's rewards.
 
         Returns: rows with `input_ids, attention_mask, position_ids` [B, P+T], `response_mask` [B,
-        T] (1 where the policy chose the token), `rewards` [B], and `failed` [B] where an
-        environment could not judge.
+        T] (1 for tokens that the policy chose), `rewards` [B], and `failed` [B], True if an
+        environment could not judge the reply.
         """
         rollout = self.engine.rollout(prompts, self.num_steps)
         assert rollout is not None, "this rank speaks for itself"
         return rollout
 
     def add_advantages(self, rollout: DataProto) -> dict[str, float]:
-        """Put `advantages` [B, T] into the rollout: a reward less its group's mean, by the group's
-        standard deviation, at every token of the reply.
+        """Put `advantages` [B, T] into the rollout: the reward minus its group's mean, divided by
+        the group's standard deviation, at every token of the reply.
 
         Returns: metrics. Raises: RewardError when no row has a reward.
         """
@@ -130,7 +129,8 @@ class OneLoop:
         return to_floats(metrics)
 
     def train(self, rollout: DataProto) -> dict[str, float]:
-        """One optimiser step over all rows, in passes of `micro_batch_size` rows."""
+        """Take one optimizer step over all rows, in passes of `micro_batch_size` rows. Returns:
+        metrics."""
         rollout = rollout.to(self.backend.device)
         acts_BT = rollout.tensor("response_mask") != 0
         num_tokens, num_rows = float(acts_BT.sum()), float(acts_BT.any(1).sum())
@@ -151,7 +151,7 @@ class OneLoop:
         return {"loss": total, "grad_norm": stepped["grad_norm"], "lr": stepped["lr"]}
 
     def loss(self, micro: DataProto, denominators: Denominators) -> torch.Tensor:
-        """The share of some rows in the loss: PPO's clipped objective, token by token."""
+        """Return the share of some rows in the loss: PPO's clipped objective, token by token."""
         mask_BT = micro.tensor("response_mask")
         log_probs_BT, _ = self.backend.policy(
             micro.tensor("input_ids"),
@@ -176,7 +176,7 @@ class OneLoop:
 
 
 def recipe_of(model: str, num_steps: int, num_prompts: int, num_samples: int) -> Recipe:
-    """The recipe `text`, in passes of so many rows, where a run would fill them by tokens."""
+    """Return the recipe `text`, with passes of a fixed number of rows instead of tokens."""
     return load_recipe(
         "text",
         [
@@ -191,7 +191,7 @@ def recipe_of(model: str, num_steps: int, num_prompts: int, num_samples: int) ->
 
 
 def alone(recipe: Recipe) -> RankInfo:
-    """Set this process up as a worker is, in a process group by itself."""
+    """Set this process up as a worker that is alone in its process group."""
     keep_freed_memory()
     widen_products()
     info = RankInfo(0, 1, "cpu", recipe.placement.threads_per_device or os.cpu_count() or 1)
@@ -202,7 +202,7 @@ def alone(recipe: Recipe) -> RankInfo:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description="GRPO on SmolLM2, in one file and one process.")
     parser.add_argument("--model", default=SMOLLM2, help="a folder, or as in a recipe's model.path")
     parser.add_argument("--steps", type=int, default=8, help="optimiser steps")

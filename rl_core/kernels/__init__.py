@@ -1,9 +1,9 @@
-"""Quick ways on a CPU to compute what torch, transformers and peft compute: only there for speed.
+"""Fast CPU implementations of operations from torch, transformers and peft.
 
-Everything here has a plain counterpart that gives the same but for rounding. `accelerate` puts
-quick modules into a loaded model and takes them out again. What the rest of the project asks for
-by name is listed here; no other package opens the files behind it. Names are resolved on first use,
-so importing this package stays light.
+Each has a slower standard counterpart that gives the same result up to rounding. `accelerate` puts
+fast modules into a loaded model, and its result removes them. This file lists the public names; no
+other package imports the files behind it. Names are resolved on first use, so importing this
+package stays light.
 """
 
 from typing import TYPE_CHECKING

@@ -1,8 +1,8 @@
-"""A linear layer with an adapter (LoRA, arXiv 2106.09685) that trains with few passes over memory.
+"""A linear layer with a LoRA adapter (arXiv 2106.09685) that trains with few passes over memory.
 
-peft writes base(x) + scaling * B(A(x)) out, product by product: to scale and to add, it reads and
-writes tensors of the layer's whole width several times, forward and backward. Here the scaling is
-done where the adapter is narrow, and what B gives is added by its product itself.
+peft computes base(x) + scaling * B(A(x)) product by product: the scaling and the addition read and
+write tensors of the layer's full width several times, forward and backward. Here the scaling is
+applied to the narrow output of A, and the product with B adds to the base's output (addmm).
 
 Axes: N rows, I features in, O features out, R the adapter's rank.
 """
@@ -22,7 +22,7 @@ from rl_core.kernels.float32_matmul import product_dtype
 
 
 class Parts(NamedTuple):
-    """What an adapted layer computes: base(x) + scaling * up(down(x))."""
+    """The parts of an adapted layer: base(x) + scaling * up(down(x))."""
 
     base: nn.Linear
     down_RI: nn.Linear
@@ -31,10 +31,11 @@ class Parts(NamedTuple):
 
 
 def plain_parts(layer: lora.Linear) -> Parts | None:
-    """The parts of an adapted layer that is now no more than them, all of one format; None for any
-    other.
+    """Return the parts of an adapted layer if it currently computes only their formula, in one
+    format; else None.
 
-    Such are layers with two active adapters or none, with dropout at work, or cut over ranks.
+    None is for layers that have not exactly one active adapter, use dropout, or are sharded over
+    ranks.
     """
     if layer.disable_adapters or layer.merged or layer.lora_variant:
         return None
@@ -51,8 +52,8 @@ def plain_parts(layer: lora.Linear) -> Parts | None:
 
 
 def trained_parts(layer: nn.Module, states: Tensor) -> Parts | None:
-    """The parts of a layer that learns by `product` and `gradients`, given such states; None for
-    any other."""
+    """Return the parts of a layer that can be trained with `product` and `gradients` on such
+    states; else None."""
     parts = plain_parts(layer) if isinstance(layer, AdaptedLinear) else None
     if parts is None or parts.base.weight.requires_grad or states.dtype != parts.base.weight.dtype:
         return None
@@ -60,11 +61,10 @@ def trained_parts(layer: nn.Module, states: Tensor) -> Parts | None:
 
 
 class AdaptedLinear(lora.Linear):
-    """peft's layer, where it is plain with one product less and nothing scaled or added by
-    itself."""
+    """peft's layer, with scaling and addition fused into its products where its parts are plain."""
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        """The states [..., I] to [..., O]."""
+        """Map the states [..., I] to [..., O]."""
         parts = None if args or kwargs else trained_parts(self, x)
         if parts is None:
             return super().forward(x, *args, **kwargs)
@@ -81,10 +81,10 @@ class AdaptedLinear(lora.Linear):
 def product(
     states_NI: Tensor, weights: Sequence[Tensor], scaling: float, bias_O: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """What a layer makes of the states, [N, O], and its adapter's narrow part of that, [N, R].
+    """Return the layer's output [N, O] and the scaled output of A [N, R].
 
-    Args: states_NI: in the format of products, see `product_dtype`; so is what comes out. weights:
-    the base's [O, I], A's [R, I] and B's [O, R].
+    Args: states_NI: in the format of `product_dtype`, which the results have too. weights: the
+    base's [O, I], A's [R, I] and B's [O, R].
     """
     weight_OI, down_RI, up_OR = (weight.to(states_NI.dtype) for weight in weights)
     narrow_NR = (states_NI @ down_RI.t()).mul_(scaling)
@@ -98,10 +98,11 @@ def product(
 def gradients(
     grad_NO: Tensor, states_NI: Tensor, narrow_NR: Tensor, weights: Sequence[Tensor], scaling: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Those of A [R, I] and of B [O, R], and what goes on to the states beside the base: [N, R], to
-    be multiplied by A.
+    """Return the gradients of A [R, I] and of B [O, R], and the scaled gradient of A's output [N,
+    R].
 
-    Args: as of `product`, all in its format; those of A and B come in that of the weights.
+    Args: as for `product`, all in its format. The gradients of A and B have the format of their
+    weights.
     """
     _, down_RI, up_OR = weights
     grad_NR = (grad_NO @ up_OR.to(grad_NO.dtype)).mul_(scaling)
@@ -112,7 +113,8 @@ def gradients(
 def state_gradient(
     grad_NO: Tensor, grad_NR: Tensor, weights: Sequence[Tensor], onto_NI: Tensor | None = None
 ) -> Tensor:
-    """The gradient of the states [N, I], added to another one where there is one, in place."""
+    """Return the gradient of the states [N, I]; if `onto_NI` is given, it is added to that in
+    place."""
     weight_OI, down_RI, _ = (weight.to(grad_NO.dtype) for weight in weights)
     grad_NI = (
         grad_NO @ weight_OI
@@ -123,8 +125,8 @@ def state_gradient(
 
 
 class _Adapted(torch.autograd.Function):
-    """Products are computed in the processor's format, and rounded to that of the states once, at
-    the end."""
+    """Autograd function whose products use the format of `product_dtype`; the output is rounded to
+    the format of the states once, at the end."""
 
     @staticmethod
     def forward(  # type: ignore[override]
@@ -159,6 +161,7 @@ class _Adapted(torch.autograd.Function):
 
 
 def _is_plain(linear: Any) -> bool:
-    """Whether a layer is no more than a product with a matrix that lies here as a whole."""
+    """Return True if a layer only multiplies by an unsharded matrix: no hooks, no replaced
+    forward."""
     changed = linear._forward_hooks or linear._forward_pre_hooks or "forward" in vars(linear)
     return type(linear) is nn.Linear and not changed and not isinstance(linear.weight, DTensor)

@@ -1,10 +1,10 @@
-"""A gated MLP whose layers have adapters (LoRA, arXiv 2106.09685), trained with half of what is
-usually kept.
+"""A gated MLP with LoRA adapters (arXiv 2106.09685) that trains with half of the usual saved
+activations.
 
-As in `gated_mlp`, what comes element by element from gate(x) and up(x) is computed again on the way
-back; the layers are those of `adapted_linear`, and on the way forward all is the same, bit by bit.
+As in `gated_mlp`, elementwise functions of gate(x) and up(x) are recomputed in the backward pass.
+The layers are those of `adapted_linear`, and the forward pass gives bit-identical results.
 
-Axes: N rows, H hidden features, M features between, R the adapters' rank.
+Axes: N rows, H hidden features, M intermediate features, R the adapters' rank.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from rl_core.kernels.gate_backward import backward_of_gate
 
 
 def adapted_mlp(states: Tensor, layers: Sequence[nn.Module]) -> Tensor | None:
-    """down(silu(gate(states)) * up(states)), [..., H]; None where the layers are anything but
-    plainly adapted.
+    """Return down(silu(gate(states)) * up(states)), [..., H]; None if a layer is not plainly
+    adapted.
 
     Args: layers: gate, up and down.
     """
@@ -43,8 +43,8 @@ def _parts(layer: nn.Module, states: Tensor) -> Parts | None:
 
 
 class _AdaptedGated(torch.autograd.Function):
-    """Products are computed in the processor's format; what layers give to each other is in that of
-    the states."""
+    """Autograd function whose products use the format of `product_dtype`; the layers pass on
+    tensors in the format of the states."""
 
     @staticmethod
     def forward(ctx: Any, states: Tensor, scalings: list[float], *weights: Tensor) -> Tensor:
@@ -88,5 +88,5 @@ class _AdaptedGated(torch.autograd.Function):
 
 
 def _by_layer(weights: Sequence[Tensor]) -> list[Sequence[Tensor]]:
-    """Base, A and B of each layer."""
+    """Return the weights of base, A and B for each layer."""
     return [weights[start : start + 3] for start in range(0, len(weights), 3)]

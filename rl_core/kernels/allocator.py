@@ -1,8 +1,8 @@
-"""How a process that computes on a CPU gets its memory: what tensors free stays there for the next
+"""Allocator settings of a CPU process: memory freed by tensors stays in the process for the next
 ones.
 
-The C library otherwise gives large blocks back to the system at once, which has to clear every page
-it lends again, and keeps fragments of many arenas besides.
+By default the C library returns large blocks to the system at once, which has to clear every page
+before it hands it out again, and keeps fragments in many arenas.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ SETTINGS = (
 
 
 def keep_freed_memory() -> bool:
-    """Keep freed memory in this process from now on, in pages of 2 MiB where torch asks. Returns:
-    whether it can.
+    """Keep freed memory in this process from now on, in pages of 2 MiB for torch's large blocks.
+    Returns: True if the C library supports it.
 
-    Call it before the first tensor. Another C library than glibc is left as it is.
+    Call it before the first tensor. C libraries other than glibc stay as they are.
     """
     # torch reads it once, when it first allocates.
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")

@@ -1,15 +1,15 @@
-"""Causal attention in bfloat16 on a CPU that multiplies in it, in whole products.
+"""Causal attention in bfloat16 on CPUs with bfloat16 instructions, in large batched products.
 
-torch cuts short rows into products too small for the processor, and allocates memory for each of
-them; for rows of a hundred tokens it takes three times as long as batched products that fill a
-whole matrix of attention weights (`make bench-attention`). Short rows keep that matrix for the
-backward pass. Longer ones are torch's forward, and make it again from what torch's softmax was
-divided by, as in FlashAttention (arXiv 2205.14135, algorithm 4); rows with more than `MAX_WEIGHTS`
-are torch's both ways.
+torch splits short rows into products too small for the processor, and allocates memory for each of
+them; for rows of a hundred tokens it takes three times as long as batched products that fill the
+whole matrix of attention weights (`make bench-attention`). Short rows save that matrix for the
+backward pass. Longer rows use torch's forward, and recompute the matrix from the log-sum-exp of
+torch's softmax, as in FlashAttention (arXiv 2205.14135, algorithm 4). Rows with more than
+`MAX_WEIGHTS` use torch for both passes.
 
-A product in bfloat16 rounds its result, and scores are large where they matter. So what is
-subtracted from a query's scores before the exponential rides along in columns of its own: what is
-rounded then is near zero where the weights are large.
+A product in bfloat16 rounds its result, and scores are large exactly where attention weights are.
+So the value that is subtracted from a query's scores before the exponential is part of the product,
+as additional columns: the rounded result is then near zero where the weights are large.
 
 Axes: B rows, H query heads, K key heads, Q queries, L keys, D head size, M = B * K matrices.
 """
@@ -26,12 +26,13 @@ from torch.autograd.function import once_differentiable
 from rl_core.kernels.float32_matmul import multiplies_in_bfloat16
 
 MAX_WEIGHTS = 2**24
-"""Attention weights of a row, all heads together, up to which they are worked on at once: 32
+"""Largest number of attention weights per row, over all heads, for which this attention is used: 32
 MiB."""
 KEPT_LENGTH = 128
-"""Positions of a row, up to which its weights take no more memory than its states do."""
+"""Largest number of keys for which weights are saved: up to it they take no more memory than the
+states."""
 CHUNK_WEIGHTS = 2**19
-"""Attention weights that are worked on at once; those of one row at least."""
+"""Number of attention weights computed at a time; at least those of one row."""
 _torchs_forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 
 
@@ -45,8 +46,8 @@ def attends_in_bfloat16(
     position_bias: Tensor | None = None,
     **_: Any,
 ) -> bool:
-    """Whether `attend_in_bfloat16` is right and quick, by what transformers passes to an attention
-    besides a mask."""
+    """Return True if `attend_in_bfloat16` is correct and fast for these arguments, which
+    transformers passes to an attention function in addition to a mask."""
     is_plain = is_causal and not dropout and scaling is not None and position_bias is None
     is_small = query_BHQD[0, ..., 0].numel() * key_BKLD.shape[2] <= MAX_WEIGHTS
     return is_plain and is_small and multiplies_in_bfloat16(query_BHQD.device, query_BHQD.dtype)
@@ -59,11 +60,11 @@ def attend_in_bfloat16(
     scale: float,
     mask_B1QL: Tensor | None = None,
 ) -> Tensor:
-    """softmax(scale * query @ key.T + mask) @ value, [B, H, Q, D]; each query sees at least one
-    key.
+    """Return softmax(scale * query @ key.T + mask) @ value, [B, H, Q, D]; each query must see at
+    least one key.
 
-    Without a mask, which is in float32, each position sees itself and those before it. H is a
-    multiple of K; adjacent query heads share a key head.
+    The mask is in float32; without one, each position sees itself and the positions before it. H is
+    a multiple of K; adjacent query heads share a key head.
     """
     way = _Kept if key_BKLD.shape[2] <= KEPT_LENGTH else _MadeAgain
     return way.apply(query_BHQD, key_BKLD, value_BKLD, scale, mask_B1QL)  # type: ignore[return-value]
@@ -119,12 +120,13 @@ class _MadeAgain(torch.autograd.Function):
 
 
 def _causal_mask(query: Tensor, key: Tensor) -> Tensor:
-    """What hides from each position those behind it, [1, 1, Q, L]."""
+    """Return the causal mask [1, 1, Q, L]: -inf for the keys after each query's position, else
+    0."""
     return torch.full((1, 1, query.shape[2], key.shape[2]), float("-inf")).triu_(1)
 
 
 def _chunks(mask: Tensor, query: Tensor, key: Tensor, *others: Tensor) -> list[Sequence[Tensor]]:
-    """Rows that are worked on together: query, key, others, mask."""
+    """Split rows into chunks that are computed together: query, key, others, mask."""
     rows, heads, num_queries, _ = query.shape
     size = max(CHUNK_WEIGHTS // (heads * num_queries * key.shape[2]), 1)
     tensors = query, key, *others, mask.expand(rows, -1, -1, -1)
@@ -132,12 +134,13 @@ def _chunks(mask: Tensor, query: Tensor, key: Tensor, *others: Tensor) -> list[S
 
 
 def _matrices(states: Tensor, key: Tensor) -> Tensor:
-    """[M, positions, D]: those of query heads that share a key head one behind the other."""
+    """Reshape states to [M, positions, D]: query heads with the same key head follow one
+    another."""
     return states.reshape(key.shape[0] * key.shape[1], -1, states.shape[-1])
 
 
 def _weights(query: Tensor, key: Tensor, mask: Tensor, scale: float) -> Tensor:
-    """[M, H / K * Q, L], rounded once."""
+    """Return the attention weights [M, H / K * Q, L], rounded once."""
     # The largest of all scores will do, those behind the mask included: the softmax subtracts once
     # more. In bfloat16 torch finds it among rows eight times as fast as within one.
     largest = torch.bmm(_matrices(key, key), _matrices(query, key).mT).amax(-2)
@@ -149,7 +152,7 @@ def _weights(query: Tensor, key: Tensor, mask: Tensor, scale: float) -> Tensor:
 def _weights_again(
     query: Tensor, key: Tensor, normaliser_BHQ: Tensor, mask: Tensor, scale: float
 ) -> Tensor:
-    """`_weights` of rows for which the logarithm of the sum of all exponentials is known."""
+    """Recompute `_weights` from the log-sum-exp of each query's scores."""
     high = normaliser_BHQ.to(query.dtype)
     low = (normaliser_BHQ - high).to(query.dtype)
     logs = _less(query * scale, key, [high, low])
@@ -158,7 +161,7 @@ def _weights_again(
 
 
 def _less(query: Tensor, key: Tensor, taken: list[Tensor]) -> Tensor:
-    """query @ key.T less the sum of what is taken from each query's, [M, H / K * Q, L], rounded
+    """Return query @ key.T minus the sum of each query's `taken` values, [M, H / K * Q, L], rounded
     once."""
     queries = torch.cat([query, torch.stack(taken, -1)], -1)
     keys = torch.cat([key, key.new_full((), -1.0).expand(*key.shape[:3], len(taken))], -1)
@@ -168,7 +171,7 @@ def _less(query: Tensor, key: Tensor, taken: list[Tensor]) -> Tensor:
 def _gradients(
     query: Tensor, key: Tensor, value: Tensor, grad: Tensor, *, weights: Tensor, scale: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Those of query, key and value."""
+    """Return the gradients of query, key and value."""
     queries, keys, values, grads = (_matrices(states, key) for states in (query, key, value, grad))
     slopes = torch.bmm(grads, values.mT)
     slopes = torch.ops.aten._softmax_backward_data(slopes, weights, -1, weights.dtype)

@@ -1,8 +1,8 @@
-"""Matrix products in bfloat16 on a CPU without instructions for them: computed in float32, and
-rounded once.
+"""Matrix products of bfloat16 tensors on CPUs without bfloat16 instructions: computed in float32
+and rounded once.
 
-torch computes them there several times as slowly as products in float32. Only the products change:
-what is kept and passed on stays in bfloat16.
+On such CPUs torch's own bfloat16 products take several times as long as float32 ones. Only the
+products change: saved and returned tensors stay in bfloat16.
 """
 
 from __future__ import annotations
@@ -17,21 +17,23 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 PRODUCTS = ("mm", "mm.out", "addmm", "bmm", "baddbmm")
-"""Those that layers, attention and their gradients come down to."""
+"""Operators that compute the products of layers, attention and their gradients."""
 _installed: list[Any] = []
-"""torch forgets what it was told once nothing holds on to it."""
+"""Registered libraries; torch removes a registration when its library object is
+garbage-collected."""
 
 
 def has_bfloat16_products() -> bool:
-    """Whether this processor multiplies matrices in bfloat16 by instructions of its own."""
+    """Return True if this processor has instructions for bfloat16 matrix products that oneDNN
+    uses."""
     import torch
 
     return torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 def multiplies_in_bfloat16(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether this format is bfloat16, and a processor here multiplies in it (AVX-512 BF16, AMX)
-    without detour."""
+    """Return True if the format is bfloat16 and the CPU multiplies it natively (AVX-512 BF16 or
+    AMX)."""
     import torch
 
     return (
@@ -40,16 +42,16 @@ def multiplies_in_bfloat16(device: torch.device, dtype: torch.dtype) -> bool:
 
 
 def multiplies_in_tiles(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether products in this format run in the tiles of a processor (AMX), which small ones do
-    not fill."""
+    """Return True if products in this format use the CPU's tiles (AMX), which small products do not
+    fill."""
     import torch
 
     return device.type == "cpu" and dtype is torch.bfloat16 and torch.cpu._is_amx_tile_supported()
 
 
 def product_dtype(tensor: Tensor) -> torch.dtype:
-    """The format in which products with such a tensor are quickest: its own, or float32 in the
-    place of bfloat16."""
+    """Return the fastest format for products with a tensor: its own, or float32 for bfloat16 on a
+    CPU without bfloat16 instructions."""
     import torch
 
     is_slow = tensor.is_cpu and tensor.dtype is torch.bfloat16 and not has_bfloat16_products()
@@ -57,11 +59,11 @@ def product_dtype(tensor: Tensor) -> torch.dtype:
 
 
 def product_in_float32(left: Tensor, right: Tensor, out: Tensor | None = None) -> Tensor:
-    """left @ right, added up and kept in float32 (float64 stays), whatever the format of the
-    factors.
+    """Return left @ right, accumulated and returned in float32 (float64 stays), for any format of
+    the factors.
 
-    Factors in bfloat16 are multiplied by the instructions for them, which is as quick as rounding
-    the result would be. On a CPU they may come in float32 if their values fit bfloat16: see
+    bfloat16 factors use bfloat16 instructions, which costs no more than a product with a rounded
+    result. On a CPU such factors may be stored in float32 if their values fit bfloat16: see
     `multiplied_as_bfloat16`. Args: out: [M, N].
     """
     import torch
@@ -78,10 +80,10 @@ def product_in_float32(left: Tensor, right: Tensor, out: Tensor | None = None) -
 
 @contextmanager
 def multiplied_as_bfloat16(dtype: torch.dtype) -> Iterator[None]:
-    """For the block, a CPU that multiplies in bfloat16 rounds factors in float32 to it, if `dtype`
-    is that.
+    """Within the block, round float32 factors to bfloat16 on CPUs that multiply it, if `dtype` is
+    bfloat16.
 
-    Sums stay in float32. Factors that were bfloat16 before lose nothing.
+    Sums stay in float32. Factors whose values fit bfloat16 lose nothing.
     """
     import torch
 
@@ -99,10 +101,10 @@ def multiplied_as_bfloat16(dtype: torch.dtype) -> Iterator[None]:
 
 
 def widen_products() -> bool:
-    """Compute in float32 what this process multiplies in bfloat16, from now on. Returns: whether
-    that was called for.
+    """Compute this process's bfloat16 products in float32 from now on. Returns: False if the CPU
+    has bfloat16 instructions, so that nothing changes.
 
-    How much it saves: `make bench-products`.
+    `make bench-products` measures the savings.
     """
     if has_bfloat16_products():
         return False

@@ -1,6 +1,6 @@
-"""The backward pass through the gate of a gated MLP, which the plain and the adapted one share.
+"""Backward pass through the gate of a gated MLP, for the plain and the adapted one.
 
-Axes: N rows, M features between.
+Axes: N rows, M intermediate features.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from torch import Tensor
 def backward_of_gate(
     grad_NM: Tensor, gated_NM: Tensor, raised_NM: Tensor, opened_NM: Tensor, free_NM: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The gradients of gate(x) and up(x), [N, M], from that of silu(gate(x)) * up(x).
+    """Return the gradients of gate(x) and up(x), [N, M], from the gradient of silu(gate(x)) *
+    up(x).
 
-    Args: opened_NM: silu(gate(x)); it, the gradient and `free_NM` are written over.
+    Args: opened_NM: silu(gate(x)). It, the gradient and `free_NM` are overwritten.
     """
     grad_raised_NM = torch.mul(opened_NM, grad_NM, out=free_NM)
     slope_NM = torch.mul(grad_NM, raised_NM, out=opened_NM)

@@ -1,12 +1,11 @@
-"""A gated MLP (SwiGLU, arXiv 2002.05202) that trains with half of what the usual one keeps for the
-backward pass.
+"""A gated MLP (SwiGLU, arXiv 2002.05202) that trains with half of the usual saved activations.
 
-down(silu(gate(x)) * up(x)): the products' results, gate(x) and up(x), are kept; what comes from
-them element by element is computed again. On the way forward it is the same, bit by bit. Nothing
-large is changed in place: in bfloat16 that takes a processor twice as long as writing into memory
-that is free again.
+Of down(silu(gate(x)) * up(x)), gate(x) and up(x) are saved for the backward pass; elementwise
+functions of them are recomputed. The forward pass gives bit-identical results. Nothing large is
+changed in place: in bfloat16 that takes a processor twice as long as writing into memory that is
+free again.
 
-Axes: N rows, H hidden features, M features between.
+Axes: N rows, H hidden features, M intermediate features.
 """
 
 from __future__ import annotations
@@ -24,20 +23,20 @@ from rl_core.kernels.gate_backward import backward_of_gate
 from rl_core.kernels.replace import Replaced, asked, replace_modules
 
 PARTS = ("gate_proj", "up_proj", "down_proj")
-"""What transformers calls the layers."""
+"""Attribute names of the layers in transformers' MLPs."""
 ALIKE = 1e-5
-"""Relative difference up to which two MLPs are the same one in float32."""
+"""Largest relative difference between the outputs of two MLPs that compute the same in float32."""
 
 
 class GatedMLP(nn.Module):
-    """down_proj(silu(gate_proj(x)) * up_proj(x))."""
+    """Gated MLP: down_proj(silu(gate_proj(x)) * up_proj(x))."""
 
     def __init__(self, gate_proj: nn.Module, up_proj: nn.Module, down_proj: nn.Module) -> None:
         super().__init__()
         self.gate_proj, self.up_proj, self.down_proj = gate_proj, up_proj, down_proj
 
     def forward(self, states: Tensor) -> Tensor:
-        """The states [..., H] to [..., H]."""
+        """Map the states [..., H] to [..., H]."""
         parts = [self.gate_proj, self.up_proj, self.down_proj]
         if torch.is_grad_enabled() and all(_is_plain(part, states.dtype) for part in parts):
             gate, up, down = (part.weight for part in parts)
@@ -50,12 +49,13 @@ class GatedMLP(nn.Module):
 
 
 def use_gated_mlps(model: nn.Module) -> Replaced:
-    """Put this MLP in the place of those of a transformers model that compute the same."""
+    """Replace the MLPs of a transformers model that compute the same formula by `GatedMLP`."""
     return replace_modules(model, _same_as)
 
 
 def _same_as(mlp: Any) -> GatedMLP | None:
-    """This MLP with another one's layers, where both give the same."""
+    """Return a GatedMLP with the layers of `mlp` if both give the same output for a probe; else
+    None."""
     named = {name: getattr(mlp, name, None) for name in PARTS}
     learning = {name for name, _ in mlp.named_parameters()}
     if isinstance(mlp, GatedMLP) or learning != {f"{name}.weight" for name in PARTS}:
@@ -78,8 +78,8 @@ def _same_as(mlp: Any) -> GatedMLP | None:
 
 
 def _is_plain(layer: Any, dtype: torch.dtype) -> bool:
-    """Whether a layer is no more than a product with a matrix of this format that lies here as a
-    whole."""
+    """Return True if a layer only multiplies by an unsharded matrix of this format: no bias, no
+    hooks, no replaced forward."""
     if type(layer) is not nn.Linear or layer.bias is not None or layer.weight.dtype != dtype:
         return False
     changed = layer._forward_hooks or layer._forward_pre_hooks or "forward" in vars(layer)

@@ -1,14 +1,14 @@
-"""The weights of linear layers laid out once for a processor's products, while nothing changes
-them.
+"""Weights of linear layers, packed once for the processor's matrix products while they do not
+change.
 
-oneDNN otherwise rearranges a weight matrix for every product with it, which costs more than the
-product itself where there are few rows, as in decoding. Layers that read the same states are one
-product. Where the processor multiplies in bfloat16, the result of a layer without adapter stays the
-same in that format, bit by bit; elsewhere the copy is in float32, see `float32_matmul`.
+Otherwise oneDNN rearranges a weight matrix for every product, which costs more than the product
+itself if there are few rows, as in decoding. Layers that read the same states become one product.
+If the processor multiplies in bfloat16, the result of a layer without adapter is bit-identical in
+that format; otherwise the copy is in float32, see `float32_matmul`.
 
-Adapters (LoRA, arXiv 2106.09685) cost nothing in a copy in float32: it holds W + scaling * B A. In
-bfloat16 that sum would lose what the adapter has learnt, so what A makes of the states stands
-beside them, and B beside W: one product adds up both and rounds once.
+LoRA adapters (arXiv 2106.09685) cost nothing in a float32 copy: it holds W + scaling * B A. In
+bfloat16 that sum would lose what the adapter has learnt, so A's output is concatenated to the
+states, and B to W: one product adds both up and rounds once.
 """
 
 from __future__ import annotations
@@ -28,22 +28,23 @@ from torch.nn.functional import pad
 from rl_core.kernels.float32_matmul import product_dtype
 
 FORMATS = (torch.bfloat16, torch.float32)
-"""That oneDNN has packed products for."""
+"""Formats for which oneDNN has packed products."""
 TILE_ROW = 32
-"""Numbers in bfloat16 in a row of a tile: products whose sums are a multiple of it long waste
-none."""
+"""Number of bfloat16 values in one row of an AMX tile; an inner dimension that is a multiple of it
+wastes none."""
 READ_THE_SAME = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
-"""What transformers calls the layers of one module that do, in the order of their calls."""
+"""Attribute names, in transformers, of layers in one module that read the same states, in call
+order."""
 
 
 @contextmanager
 def packed_weights(model: nn.Module, leave: nn.Module | None = None) -> Iterator[Packed]:
-    """For the block, every plain linear layer of a model multiplies with a packed copy of its
-    weight, without gradient.
+    """Within the block, let every plain linear layer of a model multiply by a packed copy of its
+    weight, without gradients.
 
-    So does a plain layer with one plain adapter. Weights must be whole and must not change. On
-    other devices than CPUs with oneDNN nothing happens. Args: leave: a layer that stays as it is.
-    Yields: the products.
+    Plain layers with one plain adapter are included. Weights must be unsharded and must not change.
+    Nothing happens on devices other than CPUs with oneDNN. Args: leave: a layer that is left as it
+    is. Yields: the products.
     """
     groups = _groups(model, leave) if _can_pack() else []
     packed: Packed = {}
@@ -60,7 +61,7 @@ def packed_weights(model: nn.Module, leave: nn.Module | None = None) -> Iterator
 
 @dataclass(frozen=True)
 class _Layer:
-    """What a module computes: base(x), and scaling * B(A(x)) on top where there is an adapter."""
+    """A module to pack: base(x), plus scaling * B(A(x)) if it has an adapter."""
 
     module: Any
     base: nn.Linear
@@ -68,7 +69,7 @@ class _Layer:
 
     @property
     def kind(self) -> tuple[Any, ...]:
-        """What layers must have in common to be one product."""
+        """Properties that layers must have in common to become one product."""
         return (
             self.base.in_features,
             self.base.weight.dtype,
@@ -78,8 +79,8 @@ class _Layer:
 
 
 class Product:
-    """One product for layers that read the same states: the first to be called computes it for
-    all."""
+    """One product for layers that read the same states; the first layer that is called computes it
+    for all."""
 
     def __init__(self, layers: list[_Layer]) -> None:
         bases = [layer.base for layer in layers]
@@ -90,7 +91,7 @@ class Product:
         weights: list[Tensor] = [base.weight for base in bases]
         biases: list[Tensor] = [base.bias for base in bases if base.bias is not None]
         self.narrow: Tensor | None = None
-        """The A of all adapters."""
+        """Packed A of all adapters; None if there are none or they are merged into the weights."""
         if adapters and self.computed is torch.float32:
             weights = [_merged(layer) for layer in layers]
         elif adapters:
@@ -103,10 +104,10 @@ class Product:
         self.weight = self._packed(weights)
         self.bias = torch.cat(biases).to(self.computed) if biases else None
         self.held: tuple[Tensor | None, tuple[Tensor, ...]] = (None, ())
-        """What the states were, and what each layer made of them."""
+        """Last states, and each layer's output for them."""
 
     def part(self, index: int, states: Tensor) -> Tensor:
-        """What the group's layer of this index makes of the states."""
+        """Return the output for the states of the group's layer with this index."""
         seen, parts = self.held
         if states is not seen:
             parts = self.whole(states).split(self.sizes, dim=-1)
@@ -129,11 +130,11 @@ class Product:
 
 
 Packed = dict[tuple[nn.Module, ...], Product]
-"""Products by the layers that they are for, in the order of their calls."""
+"""Products by their layers, in call order."""
 
 
 def _merged(layer: _Layer) -> Tensor:
-    """What an adapted layer's product would be, in float32."""
+    """Return the weight of an adapted layer with its adapter merged, in float32."""
     assert layer.adapter is not None
     down, up, scaling = layer.adapter
     return torch.addmm(
@@ -153,7 +154,8 @@ def _can_pack() -> bool:
 
 
 def _is_plain(module: Any) -> bool:
-    """Whether a module is no more than a product with a matrix that lies here as a whole."""
+    """Return True if a module only multiplies by an unsharded matrix on a CPU, in a packable
+    format."""
     if (
         type(module) is not nn.Linear
         or "forward" in vars(module)
@@ -164,7 +166,7 @@ def _is_plain(module: Any) -> bool:
 
 
 def _layer(module: Any) -> _Layer | None:
-    """How a module is packed; None for one that is not."""
+    """Return the module's parts for packing; None if it cannot be packed."""
     if _is_plain(module):
         return _Layer(module, module)
     if not hasattr(module, "lora_A") or "forward" in vars(module):
@@ -180,7 +182,7 @@ def _layer(module: Any) -> _Layer | None:
 
 
 def _groups(model: nn.Module, leave: nn.Module | None) -> list[list[_Layer]]:
-    """All layers of a model that are packed, those that read the same states together."""
+    """Return all layers of a model that can be packed, grouped by the states that they read."""
     modules = [module for module in model.modules() if module is not leave]
     layers = {module: layer for module in modules if (layer := _layer(module)) is not None}
     for adapted in [layer for layer in layers.values() if layer.adapter is not None]:

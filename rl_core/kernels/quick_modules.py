@@ -1,4 +1,4 @@
-"""Modules of a loaded model that give way to ours, all kinds at once."""
+"""Replacement of a loaded model's modules by all fast ones of this package."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from rl_core.kernels.replace import Replaced
 from rl_core.kernels.rms_norm import use_quick_norms
 
 MEASURED_ON = ("cpu",)
-"""Kinds of devices on which these modules were timed beside the model's own."""
+"""Types of devices on which the fast modules were timed against the model's own."""
 
 
 def accelerate(model: nn.Module, device: torch.device) -> Replaced:
-    """Replace modules of a transformers model by quick ones that compute the same.
+    """Replace modules of a transformers model by fast ones that compute the same.
 
     A model that is loaded on a CPU and moves to a GPU keeps them: whole steps were measured with
     them there (`make bench-gpu`).
 
-    Args: device: where the model lies; nothing is replaced on a kind that is not in `MEASURED_ON`.
-    Returns: what gave way, to be put back by `undo()`; empty where nothing did.
+    Args: device: of the model; nothing is replaced if its type is not in `MEASURED_ON`. Returns:
+    the replaced modules, which `undo()` puts back; empty if there are none.
     """
     replaced = Replaced()
     if device.type in MEASURED_ON:

@@ -1,12 +1,12 @@
-"""Rows of different lengths as rectangles for attention: queries a row a line, beside the keys that
-they see.
+"""Rows of different lengths, arranged in rectangles for attention: each line has the queries of one
+row and the keys that they see.
 
-What works token by token meets a sequence of tokens without padding. Attention copies queries, keys
-and values from it into rectangles, padding last, and takes back what each token got. A token asks
-at one place, and may be seen at several: the gradient of its key is the sum over those.
+Layers that work token by token get one sequence without padding. Attention copies queries, keys and
+values from it into rectangles, padded at the end, and copies each token's result back. A token is a
+query at one place and may be a key at several: the gradient of its key is the sum over those.
 
 Axes: N tokens of the sequence, M places in all rectangles, R rows of one, Q queries and L keys of a
-row, S tokens with several places, G places of the one with most, F features.
+row, S tokens with several places, G places of the token with most, F features.
 """
 
 from __future__ import annotations
@@ -18,43 +18,43 @@ import torch
 from torch import Tensor
 
 FULLNESS = 0.75
-"""Rows share a rectangle as long as the shorter has this share of the longer's length."""
+"""Smallest ratio of the shorter to the longer row's length for which they share a rectangle."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """Tokens that see themselves and those before them; those from `start` on are the ones that
-    ask."""
+    """Tokens of one row, each seeing itself and those before it; the tokens from `start` on are
+    queries."""
 
     tokens: Tensor
     start: int
 
     @property
     def num_keys(self) -> int:
-        """All tokens."""
+        """Number of tokens, all of which are keys."""
         return len(self.tokens)
 
     @property
     def num_queries(self) -> int:
-        """Those that ask."""
+        """Number of tokens that are queries."""
         return len(self.tokens) - self.start
 
 
 @dataclass(frozen=True)
 class Rectangle:
-    """Rows of queries beside rows of keys."""
+    """Rows of queries and of keys, padded to common lengths."""
 
     num_queries: int
     num_keys: int
     starts: tuple[int, ...]
-    """Of each row, at which of its keys the first query stands."""
+    """Index, in each row, of the key at the position of the first query."""
     _masks: dict[Any, Tensor | None] = field(default_factory=dict, repr=False)
 
     def mask(self, window: int | None, dtype: torch.dtype, device: torch.device) -> Tensor | None:
-        """What is added to the scores, [R, 1, Q, L]; None where plain causal attention over squares
-        is meant.
+        """Return the mask that is added to the scores, [R, 1, Q, L]; None for plain causal
+        attention over squares.
 
-        Args: window: how many keys a query sees at most, its own included.
+        Args: window: largest number of keys that a query sees, including its own.
         """
         if (window, dtype) not in self._masks:
             self._masks[window, dtype] = self._mask(window, dtype, device)
@@ -81,23 +81,23 @@ class Rectangle:
 
 @dataclass(frozen=True)
 class Places:
-    """Where tokens stand in rectangles."""
+    """Positions of a sequence's tokens in the rectangles."""
 
     shapes: list[tuple[int, int]]
-    """Rows and length of each rectangle."""
+    """Number of rows and length of each rectangle."""
     token_M: Tensor
-    """The token at each place; any at one that is padding."""
+    """Token at each place; an arbitrary one at padding."""
     is_padding_M: Tensor | None
-    """None where no place is."""
+    """True for places that are padding; None if there is no padding."""
     place_N: Tensor
-    """A place of each token."""
+    """One place of each token."""
     repeated_S: Tensor
-    """The tokens with several places."""
+    """Tokens with several places."""
     places_SG: Tensor
-    """All of those; -1 where a token has fewer than others."""
+    """All places of the tokens in `repeated_S`; -1 if a token has fewer than G."""
 
     def spread(self, states_BHND: Tensor) -> list[Tensor]:
-        """The states [1, heads, N, D] as one [rows, heads, length, D] per rectangle."""
+        """Copy the states [1, heads, N, D] into one [rows, heads, length, D] per rectangle."""
         num_heads = states_BHND.shape[1]
         states_MF = _Spread.apply(states_BHND.squeeze(0).transpose(0, 1).flatten(1), self)
         parts = states_MF.split([rows * length for rows, length in self.shapes])  # type: ignore[union-attr]
@@ -107,7 +107,7 @@ class Places:
         ]
 
     def collect(self, answers: list[Tensor]) -> Tensor:
-        """One [rows, length, heads, D] per rectangle back to [1, N, heads, D], where each token has
+        """Copy one [rows, length, heads, D] per rectangle back to [1, N, heads, D]; each token has
         a single place."""
         tail = answers[0].shape[2:]
         answers_MF = torch.cat([answer.flatten(0, 1).flatten(1) for answer in answers])
@@ -116,7 +116,7 @@ class Places:
 
 @dataclass(frozen=True)
 class Rectangles:
-    """Those of a sequence."""
+    """Rectangles of one sequence, with the places of its queries and keys."""
 
     shapes: list[Rectangle]
     queries: Places
@@ -124,7 +124,8 @@ class Rectangles:
 
 
 def lay_out_rows(rows: list[Row], num_tokens: int) -> Rectangles:
-    """Args: rows: each of the sequence's tokens asks in exactly one of them."""
+    """Arrange the rows of a sequence in rectangles. Args: rows: each token is a query in exactly
+    one of them."""
     groups = _alike(rows)
     shapes = []
     for group in groups:
@@ -139,7 +140,7 @@ def lay_out_rows(rows: list[Row], num_tokens: int) -> Rectangles:
 
 
 def _alike(rows: list[Row]) -> list[list[Row]]:
-    """Those that share a rectangle: as many queries and as many keys, or nearly."""
+    """Group the rows that share a rectangle: those with about as many queries and as many keys."""
     groups: list[list[Row]] = []
     for row in sorted(rows, key=lambda row: (-row.num_queries, -row.num_keys)):
         if groups and all(
@@ -157,7 +158,7 @@ def _alike(rows: list[Row]) -> list[list[Row]]:
 
 
 def _places(groups: list[list[Tensor]], num_tokens: int) -> Places:
-    """Of the tokens of rows that share a rectangle each."""
+    """Return the places of all tokens. Args: groups: the tokens of each row, by rectangle."""
     padded = [
         torch.nn.utils.rnn.pad_sequence(group, batch_first=True, padding_value=-1)
         for group in groups
@@ -184,7 +185,7 @@ def _places(groups: list[list[Tensor]], num_tokens: int) -> Places:
 
 
 class _Spread(torch.autograd.Function):
-    """From tokens [N, F] to places [M, F]."""
+    """Autograd function that copies tokens [N, F] to places [M, F]."""
 
     @staticmethod
     def forward(ctx: Any, states_NF: Tensor, places: Places) -> Tensor:
@@ -206,7 +207,7 @@ class _Spread(torch.autograd.Function):
 
 
 class _Collect(torch.autograd.Function):
-    """From places [M, F] to the tokens [N, F] that stand there."""
+    """Autograd function that copies places [M, F] back to their tokens [N, F]."""
 
     @staticmethod
     def forward(ctx: Any, answers_MF: Tensor, places: Places) -> Tensor:

@@ -1,4 +1,4 @@
-"""Modules of a loaded model that give way to ones that compute the same quicker."""
+"""Replacement of a loaded model's modules, and its undoing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import nn
 
 
 def replace_modules(model: nn.Module, same_as: Callable[[nn.Module], nn.Module | None]) -> Replaced:
-    """Put what `same_as` makes of a module in its place, under its name; None leaves it."""
+    """Replace each module for which `same_as` returns another one, under the same name."""
     replaced = Replaced()
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
@@ -21,21 +21,21 @@ def replace_modules(model: nn.Module, same_as: Callable[[nn.Module], nn.Module |
 
 
 class Replaced:
-    """What gave way, to be put back if the whole turns out to compute something else."""
+    """Attributes that were replaced, with their original values for `undo`."""
 
     def __init__(self) -> None:
         self._originals: list[tuple[Any, str, Any]] = []
 
     def add(self, owner: Any, name: str, original: Any) -> None:
-        """Remember what an attribute was."""
+        """Record the original value of an attribute."""
         self._originals.append((owner, name, original))
 
     def extend(self, others: Replaced) -> None:
-        """Remember what gave way elsewhere, too."""
+        """Take over the records of `others`."""
         self._originals += others._originals
 
     def undo(self) -> None:
-        """Put everything back."""
+        """Restore all original values."""
         while self._originals:
             owner, name, original = self._originals.pop()
             setattr(owner, name, original)
@@ -45,9 +45,9 @@ class Replaced:
 
 
 def asked(foreign: Callable[..., Any], *args: Any) -> Any:
-    """What somebody else's function answers to a probe, without gradients; None where it raises.
+    """Call a foreign function with a probe, without gradients; return None if it raises.
 
-    It may raise anything, which only says that it is not the function it was taken for.
+    Any exception only means that the function is not the expected one.
     """
     try:
         with torch.no_grad():

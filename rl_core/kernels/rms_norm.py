@@ -1,8 +1,8 @@
-"""RMSNorm (arXiv 1910.07467) that trains with few passes over memory and keeps its input alone for
-the backward pass.
+"""RMSNorm (arXiv 1910.07467) that trains with few passes over memory and saves only its input and
+one number per row for the backward pass.
 
-transformers writes it out in float32, operation by operation, each of which reads and writes a
-whole tensor and most of which keep one. On a CPU that takes three times as long.
+transformers computes it in float32, operation by operation; each reads and writes a whole tensor,
+and most save one. On a CPU that takes three times as long.
 
 Axes: n features.
 """
@@ -17,21 +17,22 @@ from torch import Tensor, nn
 from rl_core.kernels.replace import Replaced, asked, replace_modules
 
 EPS_NAMES = ("variance_epsilon", "eps")
-"""What transformers' norms call the number that keeps the root from zero."""
+"""Attribute names of the epsilon in transformers' norms."""
 ALIKE = 1e-5
-"""Relative difference up to which two norms are the same one in float32."""
+"""Largest difference between the outputs of two norms that compute the same in float32, relative
+and absolute."""
 
 
 class RMSNorm(nn.Module):
-    """weight * x / sqrt(mean(x^2) + eps), over the last axis; the quotient is rounded to x's type
-    first."""
+    """RMSNorm over the last axis: weight * x / sqrt(mean(x^2) + eps), with the quotient rounded to
+    x's type first."""
 
     def __init__(self, weight: nn.Parameter, eps: float) -> None:
         super().__init__()
         self.weight, self.eps = weight, eps
 
     def forward(self, states: Tensor) -> Tensor:
-        """The states [..., n] normalised."""
+        """Return the normalised states [..., n]."""
         if not states.is_cpu:
             return self.weight * nn.functional.rms_norm(states, states.shape[-1:], None, self.eps)
         if torch.is_grad_enabled():
@@ -40,12 +41,13 @@ class RMSNorm(nn.Module):
 
 
 def use_quick_norms(model: nn.Module) -> Replaced:
-    """Put this norm in the place of those of a transformers model that compute the same."""
+    """Replace the norms of a transformers model that compute the same formula by `RMSNorm`."""
     return replace_modules(model, _same_as)
 
 
 def _same_as(norm: Any) -> RMSNorm | None:
-    """This norm with another one's weight, where both give the same."""
+    """Return an RMSNorm with the weight of `norm` if both give the same output for a probe; else
+    None."""
     if isinstance(norm, RMSNorm) or not type(norm).__name__.endswith("RMSNorm"):
         return None
     eps = next((getattr(norm, name) for name in EPS_NAMES if hasattr(norm, name)), None)
@@ -66,15 +68,15 @@ def _same_as(norm: Any) -> RMSNorm | None:
 
 
 def _mean_squares(states: Tensor) -> Tensor:
-    """[..., 1], in float32 or better."""
+    """Return the mean of the squares over the last axis, [..., 1], in float32 or better."""
     wide = torch.promote_types(states.dtype, torch.float32)
     norm = torch.linalg.vector_norm(states, dim=-1, keepdim=True, dtype=wide)
     return norm.square_().div_(states.shape[-1])
 
 
 def _quotient(states: Tensor, mean_squares: Tensor, eps: float) -> Tensor:
-    """x / sqrt(mean(x^2) + eps), rounded once: a BatchNorm at work, with rows as channels, does it
-    in one pass."""
+    """Return x / sqrt(mean(x^2) + eps), rounded once: BatchNorm in training mode with rows as
+    channels computes it in one pass."""
     rows, variance = states.reshape(1, -1, states.shape[-1]), mean_squares.flatten()
     args = None, None, torch.zeros_like(variance), variance, False, 0.0, eps, False
     return torch.batch_norm(rows, *args).view(states.shape)
