@@ -1,12 +1,12 @@
-"""`make bench-ahead`: a step of the recipe `text` with two devices of a core each, by turns and a
-step ahead.
+"""`make bench-ahead`: a step of the recipe `text` on two devices with one core each, in turns and
+one step ahead.
 
     python -m benchmarks.ahead [--rounds 2] [--steps 4] [--write] [key=value ...]
 
 One device trains, the other samples. `turns`: rollout, then training. `ahead`: the next step's
-rollout beside training. `one device`: the in-process engine, with both cores to itself. Each round
-starts the workers of each afresh; the first two steps of each are warm-up, since the second is the
-first whose rollout was started ahead. What `key=value` says changes the recipe of all three.
+rollout runs during training. `one device`: the in-process engine with both cores. Each round starts
+new workers for each; the first two steps are warm-up, since the second is the first whose rollout
+was started ahead. `key=value` changes the recipe of all three.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ SHOWN = ("seconds/rollout", "seconds/train", "seconds/sync", "delta_log_prob_mea
 
 
 def steps_of(overrides: list[str], num_steps: int) -> list[dict[str, float]]:
-    """Metrics of the steps after the warm-up, with `step`, the wall clock of each."""
+    """Return the metrics of the steps after the warm-up, with each one's wall-clock time as
+    `step`."""
     steps = [f"training.steps_per_iteration={num_steps + WARM_UP + 1}", "training.num_iterations=1"]
     recipe = load_recipe("text", [*SIZES, *overrides, *steps])
     make, spec = ItemMaker(), GenerateSpec.model_validate(recipe.data.train[0])
@@ -63,7 +64,7 @@ def steps_of(overrides: list[str], num_steps: int) -> list[dict[str, float]]:
 
 
 def main() -> None:
-    """Run every way in turn and print a line for each."""
+    """Run all three variants in turn and print a line for each."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

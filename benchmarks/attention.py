@@ -1,10 +1,10 @@
-"""Causal attention in bfloat16 with SmolLM2's heads, forward and backward: torch's own, by way of
+"""Causal attention in bfloat16 with SmolLM2's heads, forward and backward: torch's own, torch's in
 float32, and ours.
 
     python -m benchmarks.attention [--threads 2] [--repeats 20] [--rows 16]
 
-`ours` is what training does up to a length where the processor multiplies in bfloat16, `float32`
-what it does on others. Milliseconds are the least of the repeats, of the wall clock.
+Training uses `ours` up to a length if the processor multiplies in bfloat16, and `float32` on other
+processors. Milliseconds are the minimum wall-clock time of the repeats.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def narrow(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """As torch does it."""
+    """Compute torch's attention in bfloat16."""
     return scaled_dot_product_attention(
         query, key, value, is_causal=True, scale=SCALE, enable_gqa=True
     )
 
 
 def wide(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """As torch does it in float32."""
+    """Compute torch's attention in float32, rounded to bfloat16."""
     return narrow(query.float(), key.float(), value.float()).bfloat16()
 
 
 def ours(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Backward in whole products."""
+    """Compute this project's attention in bfloat16."""
     return attend_in_bfloat16(query, key, value, SCALE)
 
 
 def forward_and_backward_ms(attend: Attend, rows: int, length: int, repeats: int) -> float:
-    """The least of several times."""
+    """Return the minimum time of a forward and a backward pass, in milliseconds."""
     heads = (HEADS, KEY_HEADS, KEY_HEADS, HEADS)
     query, key, value, grad = (
         torch.randn(rows, length, count, SIZE).bfloat16().transpose(1, 2) for count in heads

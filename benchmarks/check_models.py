@@ -1,14 +1,14 @@
-"""Every family of language models by every path of the product, beside plain transformers: `make
-check-models`.
+"""`make check-models`: every family of language models on every path of the product, compared with
+plain transformers.
 
     python -m benchmarks.check_models [--only TYPE,TYPE,...] [--jobs N] [--fresh] [--write] [--found
     FILE]
 
-Each path of each family runs in a process of its own with a time limit, forked from one that has
-imported what they need: a crash or a hang is a cell of the table. What was found lies as JSON lines
-in `build/check-models.jsonl` and is not looked for again, unless `--only` or `--fresh` asks for it.
-`--write` puts the table into docs/models.md. The command fails where a path gives something else
-than the model without a word, or breaks without saying what is wrong.
+Each path of each family runs in its own process with a time limit, forked from one that has
+imported what it needs, so a crash or a hang is one cell of the table. Results are JSON lines in
+`build/check-models.jsonl`; they are reused unless `--only` or `--fresh` is given. `--write` puts
+the table into docs/models.md. The command fails if a path silently gives something else than the
+model, or breaks without saying what is wrong.
 """
 
 from __future__ import annotations
@@ -33,18 +33,19 @@ from benchmarks.model_paths import COOL, Found, Numbers, Row
 from rl_core.runs.run_folder import source_revision
 
 FOUND = Path(__file__).parents[1] / "build" / "check-models.jsonl"
-"""Where what was found lies, unless told otherwise."""
+"""Default file of the results."""
 ALIKE = 1e-4
-"""Difference of a log-probability or entropy up to which two ways are the same, by the standard
-deviation of the model's log-probabilities, which is about 2 nats for most; what rounding errors of
-its weights change comes on top,"""
+"""Tolerance of log-probabilities and entropies, in standard deviations of the model's
+log-probabilities (about 2 nats for most). The effect of rounding errors of the weights is added, up
+to `ROUNDING`."""
 ROUNDING = 5 * ALIKE
-"""up to this: beyond it a row has taken another way, such as another expert."""
+"""Largest effect of rounding errors that is added to the tolerance; a larger one means that a row
+took another branch, such as another expert."""
 LIMIT_S = 300.0
-"""For all paths of a family."""
+"""Time limit for all paths of a family, in seconds."""
 MOVED = 10
-"""Times as much a training step must move the policy, or the check of its export would see
-nothing."""
+"""Smallest ratio of a training step's effect to the tolerance; with less, the check of exports
+could not fail."""
 COLUMNS = ("own forward", "padded", "packed", "shared", "decode", "TP 2", "SP 2", "export", "sync")
 EQUAL, FALLS_BACK, REFUSED, WRONG, FAILS = "equal", "falls back", "refused", "WRONG", "fails"
 FAULTS = (WRONG, FAILS)
@@ -53,11 +54,11 @@ WORST_FIRST = (WRONG, FAILS, REFUSED, FALLS_BACK, EQUAL)
 
 @dataclass(frozen=True)
 class Cell:
-    """What was found out about one path of one family."""
+    """Result of one path of one family."""
 
     verdict: str
     difference: float | None = None
-    """The largest; None where the path gave nothing."""
+    """Largest difference; None if the path gave no result."""
     why: str = ""
 
     def __str__(self) -> str:
@@ -74,16 +75,16 @@ class Family:
     model_type: str
     cells: dict[str, Cell] = field(default_factory=dict)
     not_built: str = ""
-    """Why there is no tiny model of it."""
+    """Reason why no tiny model of the family could be built."""
     refused: str = ""
-    """Why it cannot be loaded; then every cell says so."""
+    """Reason why the model cannot be loaded; every cell repeats it."""
     revision: str = ""
-    """Of the code that was checked."""
+    """Revision of the code that was checked."""
     seconds: float = 0.0
 
 
 def check(model_type: str) -> Family:
-    """All paths of one family."""
+    """Check all paths of one family."""
     start = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="check-models-") as folder:
         family = Check(model_type, Path(folder)).family()
@@ -92,7 +93,7 @@ def check(model_type: str) -> Family:
 
 
 class Check:
-    """The checks of one family. Args: folder: an empty one."""
+    """Checks of one family. Args: folder: an empty one."""
 
     def __init__(self, model_type: str, folder: Path) -> None:
         self.model_type, self.folder = model_type, folder
@@ -100,7 +101,7 @@ class Check:
         self.rows = model_paths.rows()
 
     def family(self) -> Family:
-        """All paths."""
+        """Check all paths and return the row of the table."""
         built = apart(model_families.build, self.model_type, Path(self.model))
         if isinstance(built, Failed):
             return Family(self.model_type, not_built=f"no tiny config: {built}")
@@ -130,8 +131,8 @@ class Check:
         return Family(self.model_type, cells)
 
     def _rounding(self) -> float:
-        """Largest difference that rounding errors of the weights make to the model's own
-        answers."""
+        """Return the largest change of the model's own outputs when its weights have rounding
+        errors."""
         found = apart(model_paths.plain_rounded, self.model, self.model_type, self.rows)
         if isinstance(found, Failed):
             return 0.0
@@ -154,7 +155,7 @@ class Check:
         )
 
     def _path(self, found: Any) -> Cell:
-        """Of rows that were measured, or replies that were sampled, or both."""
+        """Compare the log-probabilities of measured rows, of sampled replies, or of both."""
         if isinstance(found, Failed):
             return self._failed(found)
         pairs = [(found.log_probs, self.truth.log_probs)] if found.log_probs else []
@@ -169,7 +170,8 @@ class Check:
         return self._verdict(found, *pairs)
 
     def _trained(self, all_found: dict[str, Any]) -> tuple[Cell, Cell]:
-        """Export and sync after a step, each the worst of several kinds."""
+        """Compare export and sync after a step; return the worst result of each over the kinds of
+        training."""
         exports: dict[str, Cell] = {}
         syncs: dict[str, Cell] = {}
         for kind in model_paths.TRAINED:
@@ -218,7 +220,7 @@ class Check:
 
 
 def _largest(pairs: list[tuple[Numbers, Numbers]]) -> float:
-    """Difference; infinite where a number is none."""
+    """Return the largest difference; infinite if a number is NaN."""
     differences = [
         abs(ours - theirs)
         for ours_B, theirs_B in pairs
@@ -229,7 +231,7 @@ def _largest(pairs: list[tuple[Numbers, Numbers]]) -> float:
 
 
 def _worst(cells: dict[str, Cell]) -> Cell:
-    """Of what was found of several kinds, the worst, which says of which."""
+    """Return the worst of several results, with its kind of training in the reason."""
     kind, cell = min(
         cells.items(),
         key=lambda one: (WORST_FIRST.index(one[1].verdict), -(one[1].difference or 0.0)),
@@ -240,7 +242,7 @@ def _worst(cells: dict[str, Cell]) -> Cell:
 
 
 def load(found: Path) -> dict[str, Family]:
-    """What was found before, the latest of each family."""
+    """Return earlier results, the latest of each family."""
     families: dict[str, Family] = {}
     for line in found.read_text().splitlines() if found.is_file() else []:
         values = json.loads(line)
@@ -250,13 +252,14 @@ def load(found: Path) -> dict[str, Family]:
 
 
 def run(model_types: list[str], jobs: int) -> Iterator[Family]:
-    """Check them, so many at a time, in fresh processes whose forks are those of one thread."""
+    """Check the families, `jobs` at a time, in new single-threaded processes, which are safe to
+    fork."""
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), prepare) as pool:
         yield from pool.map(check, model_types)
 
 
 def prepare() -> None:
-    """Import what every fork would import by itself, and be quiet."""
+    """Import what every fork needs, and silence warnings."""
     import warnings
 
     import torch
@@ -294,7 +297,7 @@ def prepare() -> None:
 
 
 def show(family: Family) -> str:
-    """A family in a line, and one more for each cell that is not equal."""
+    """Describe a family in one line, and each cell that is not equal in another one."""
     if family.not_built:
         return f"{family.model_type}: not built ({family.not_built})"
     if family.refused:
@@ -308,7 +311,7 @@ def show(family: Family) -> str:
 
 
 def main() -> None:
-    """Check what is asked for, print and write it."""
+    """Run the requested checks, print the results and write the page if asked."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

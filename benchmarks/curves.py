@@ -1,11 +1,11 @@
-"""Variants of one recipe, one after the other: sampled reward and held-out score in one picture.
+"""Comparison of several variants of one recipe: sampled reward and held-out score in one picture.
 
     python -m benchmarks.curves [--recipe NAME] [--home FOLDER] [--variants NAME ...] [OVERRIDE ...]
 
 The variants of `text` and `diffusion` are algorithms, those of `pe` and `unified` the tracks that
-learn. Each is `rl-train run RECIPE OVERRIDE ...` with the same data, seed, samples and steps; a run
-that is there already is continued or read, never repeated. The numbers come from MLflow. Each takes
-some minutes on an idle machine.
+learn. Each is `rl-train run RECIPE OVERRIDE ...` with the same data, seed, samples and steps; an
+existing run is continued or read, never repeated. The numbers come from MLflow. Each takes some
+minutes on an idle machine.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
 
 @dataclass(frozen=True)
 class Comparison:
-    """What is compared on a recipe, and by what."""
+    """The variants of a recipe, and the metrics that compare them."""
 
     variants: dict[str, tuple[str, ...]]
-    """Overrides of each."""
+    """Overrides of each variant."""
     shared: tuple[str, ...]
-    """Overrides of all."""
+    """Overrides of all variants."""
     held_out: str
-    """MLflow's name of the score."""
+    """MLflow's name of the held-out score."""
     title: str
     picture: Path
     sampled: str = "reward_mean"
@@ -41,8 +41,8 @@ class Comparison:
 
 
 def _tree(rewrites: int, pictures: int) -> tuple[str, ...]:
-    """So many rewrites of a prompt and pictures of each; every variant draws as many pictures as
-    the others."""
+    """Return the overrides for a number of rewrites per prompt and of pictures per rewrite; their
+    product is the same for all variants."""
     return f"rollout.samples_per_prompt={rewrites}", f"tracks.images.samples_per_rewrite={pictures}"
 
 
@@ -96,14 +96,14 @@ COMPARISONS = {
 
 @dataclass(frozen=True)
 class Learnt:
-    """One run, as MLflow has it: (step, value) pairs in order."""
+    """Curves of one run from MLflow: (step, value) pairs in order."""
 
     sampled: list[tuple[int, float]]
     held_out: list[tuple[int, float]]
 
 
 def run_of(recipe: str, variant: str) -> str:
-    """The name of a variant's run, by which MLflow knows it."""
+    """Return the name of a variant's run in MLflow."""
     return f"curve-{recipe}-{variant.replace('_', '-')}"
 
 
@@ -116,7 +116,7 @@ def train(recipe: str, variant: str, home: Path, overrides: list[str]) -> None:
 
 
 def learnt(recipe: str, variant: str, client: MlflowClient) -> Learnt:
-    """The newest run of a variant. Raises: LookupError when MLflow has none."""
+    """Return the curves of a variant's newest run. Raises: LookupError when MLflow has none."""
     experiments = [experiment.experiment_id for experiment in client.search_experiments()]
     wanted = f"params.name = '{run_of(recipe, variant)}'"
     found = client.search_runs(
@@ -132,7 +132,7 @@ def learnt(recipe: str, variant: str, client: MlflowClient) -> Learnt:
 
 
 def draw(runs: dict[str, Learnt], title: str, path: Path) -> None:
-    """Two panels, sampled and held out, a line for each algorithm."""
+    """Draw two panels, sampled and held out, with one line per variant."""
     figure = Figure(figsize=(11, 4.5), dpi=100, layout="constrained")
     FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2, sharex=True)
@@ -148,7 +148,7 @@ def draw(runs: dict[str, Learnt], title: str, path: Path) -> None:
 
 
 def main() -> None:
-    """Train what is missing, then print the first and last numbers and draw the picture."""
+    """Train missing variants, print the first and last numbers and draw the picture."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--home", type=Path, default=Path(".rl-train"))
     parser.add_argument("--recipe", choices=list(COMPARISONS), default="text")

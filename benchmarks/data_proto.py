@@ -1,9 +1,9 @@
 """DataProto on a batch of 1024 x 1024 with ten tensors (52 MB) and five object columns, each figure
-beside memcpy.
+compared with memcpy.
 
 Every operation is timed in turn with a copy of as many bytes into fresh memory, and with the plain
 way of doing the same: a pickle of the TensorDict, a loop over single rows, TensorDict's own
-methods. Where `verl` can be imported, its class does the same work in the same run.
+methods. If `verl` can be imported, its class does the same work in the same run.
 
     python -m benchmarks.data_proto [--repeats 15] [--without-ray]
 """
@@ -36,17 +36,19 @@ Work = Callable[[], Any]
 
 @dataclass
 class Case:
-    """One operation, and the other ways of doing it."""
+    """One operation, and other implementations of it."""
 
     name: str
     ours: Work
     num_copies: float
-    """Batches' worth of bytes the operation has to write: what memcpy is given. Zero for views."""
+    """Number of batch sizes that the operation has to write, which memcpy gets too; zero for
+    views."""
     others: dict[str, Work] = field(default_factory=dict)
 
 
 def columns() -> tuple[dict[str, torch.Tensor], dict[str, np.ndarray]]:
-    """Three int64, six float32 and one bfloat16 tensor; texts, ids, numbers, lists and dicts."""
+    """Return three int64, six float32 and one bfloat16 tensor, and columns of texts, ids, numbers,
+    lists and dicts."""
     generator = torch.Generator().manual_seed(0)
     shape = (NUM_ROWS, WIDTH)
     tensors = {f"ids_{i}": torch.randint(0, 50_000, shape, generator=generator) for i in range(3)}
@@ -68,15 +70,14 @@ def columns() -> tuple[dict[str, torch.Tensor], dict[str, np.ndarray]]:
 
 
 def out_of_band(value: Any) -> Any:
-    """Pickle round trip as between processes that share memory: the buffers travel beside the
-    stream."""
+    """Pickle and unpickle with out-of-band buffers, as between processes that share memory."""
     buffers: list[pickle.PickleBuffer] = []
     stream = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
     return pickle.loads(stream, buffers=buffers)
 
 
 def in_band(value: Any, protocol: int = 5) -> Any:
-    """Pickle round trip through one stream of bytes."""
+    """Pickle and unpickle through one stream of bytes."""
     return pickle.loads(pickle.dumps(value, protocol=protocol))
 
 
@@ -86,7 +87,7 @@ def consume(iterator: Iterator[Any]) -> None:
 
 
 def plain_rows(batch: TensorDict, arrays: dict[str, np.ndarray], shuffle: bool) -> Iterator[Any]:
-    """Mini-batches put together from single rows."""
+    """Yield mini-batches put together from single rows."""
     order = torch.randperm(NUM_ROWS).tolist() if shuffle else range(NUM_ROWS)
     for start in range(0, NUM_ROWS, MINI_BATCH):
         rows = order[start : start + MINI_BATCH]
@@ -97,7 +98,7 @@ def plain_rows(batch: TensorDict, arrays: dict[str, np.ndarray], shuffle: bool) 
 
 
 def cases(proto: Any, peer: Any, peer_cls: Any) -> list[Case]:
-    """What is measured without Ray. `peer` is the same batch in the other library, or None."""
+    """Return the cases that need no Ray. `peer` is the same batch in the other library, or None."""
     batch, arrays = proto.batch, proto.non_tensor_batch
     permutation = torch.randperm(NUM_ROWS, generator=torch.Generator().manual_seed(1))
     parts = proto.chunk(8)
@@ -187,7 +188,7 @@ def cases(proto: Any, peer: Any, peer_cls: Any) -> list[Case]:
 
 
 def ray_case(proto: DataProto, peer: Any) -> Case:
-    """Through the object store and back, in one process."""
+    """Return the case of a put into the object store and a get, in one process."""
     import ray
 
     ray.init(
@@ -209,13 +210,13 @@ def ray_case(proto: DataProto, peer: Any) -> Case:
 
 
 def copy_of(tensors: list[torch.Tensor], times: float) -> Work:
-    """A copy of the batch's bytes into fresh memory, `times` over."""
+    """Copy the batch's bytes into fresh memory, `times` over."""
     return lambda: [[tensor.clone() for tensor in tensors] for _ in range(round(times))]
 
 
 def timed(works: dict[str, Work], repeats: int) -> dict[str, tuple[float, float]]:
-    """Minimum and median milliseconds of each, taken in turn so that a busy moment hits all
-    alike."""
+    """Return minimum and median milliseconds of each function; they take turns, so that other load
+    hits all alike."""
     taken: dict[str, list[float]] = {name: [] for name in works}
     for turn in range(repeats + 2):
         for name, work in works.items():
@@ -229,7 +230,7 @@ def timed(works: dict[str, Work], repeats: int) -> dict[str, tuple[float, float]
 
 
 def verl_of(tensors: dict[str, torch.Tensor], arrays: dict[str, np.ndarray]) -> tuple[Any, Any]:
-    """The same batch in verl's class, and the class; or nothing."""
+    """Return the same batch in verl's class, and the class; both None if verl is missing."""
     if importlib.util.find_spec("verl") is None:
         return None, None
     from verl.protocol import DataProto as Peer  # type: ignore[import-not-found]

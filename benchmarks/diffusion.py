@@ -1,10 +1,10 @@
-"""`make bench-diffusion`: our sampler beside a plain diffusers pipeline, what log-probabilities
-cost, and training.
+"""`make bench-diffusion`: our sampler compared with a plain diffusers pipeline, the cost of
+log-probabilities, and training.
 
-The model is the embedded one as it is before its warm-up: the same work, nothing to wait for. All
-samplers take turns, with the same prompts, noise, schedule and guidance, and none decodes. On one
-rank, without Ray. On a CPU seconds are the process's own on one thread, which other work on the
-machine does not lengthen; on a GPU those of the wall clock.
+The model is the embedded one before its warm-up, which does the same work. All samplers take turns,
+with the same prompts, noise, schedule and guidance, and none decodes. One rank, without Ray. On a
+CPU, seconds are the process's own CPU time on one thread, which other load does not lengthen; on a
+GPU they are wall-clock time.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NUM_SIBLINGS = 8
 
 
 def build(folder: str, device: str, *, checkpointing: bool) -> tuple[DiffusionEngine, StepStack]:
-    """Engine and stack over one backend."""
+    """Build engine and stack over one backend."""
     algorithm_cls, settings = algorithms.resolve(
         {"name": "flow_grpo", "kl": {"coef": 0.0}}, "algorithm"
     )
@@ -66,7 +66,7 @@ def build(folder: str, device: str, *, checkpointing: bool) -> tuple[DiffusionEn
 def samplers(
     engine: DiffusionEngine, folder: str, num_samples: int
 ) -> dict[str, Callable[[], Any]]:
-    """What is compared; the plain pipeline has weights of its own, which nothing has sharded."""
+    """Return the samplers to compare; the plain pipeline has its own, unsharded weights."""
     items = [
         {"prompt": f"a photo of the digit {digit % 10}", "uid": str(digit)}
         for digit in range(num_samples)
@@ -102,7 +102,7 @@ def samplers(
 
 
 def best_of(calls: dict[str, Callable[[], Any]], repeats: int, device: str) -> dict[str, float]:
-    """Seconds of each, the least of several turns taken one after the other."""
+    """Return the minimum seconds of each call over several turns."""
     clock = time.process_time if device == "cpu" else _synchronised
     for call in calls.values():
         call()
@@ -121,7 +121,7 @@ def _synchronised() -> float:
 
 
 def training_rows(engine: DiffusionEngine) -> DataProto:
-    """A rollout with made-up advantages."""
+    """Return a rollout with random advantages."""
     prompts = prompt_batch(
         [{"prompt": f"the digit {digit}", "uid": str(digit)} for digit in range(4)]
     )
@@ -135,7 +135,8 @@ def training_rows(engine: DiffusionEngine) -> DataProto:
 
 
 def kept_bytes(stack: StepStack, rows: DataProto) -> int:
-    """Most bytes that a step's forward passes keep for their backward passes, parameters apart."""
+    """Return the most bytes that the forward passes of a step save for their backward passes,
+    without parameters."""
     seen: dict[int, int] = {}
     most = 0
 
@@ -184,7 +185,7 @@ def main() -> None:
 
 
 def compare(folder: str, arguments: argparse.Namespace) -> None:
-    """Sampling, then training with and without activation checkpointing."""
+    """Compare sampling, then training with and without activation checkpointing."""
     engine, stack = build(folder, arguments.device, checkpointing=False)
     best = best_of(samplers(engine, folder, arguments.samples), arguments.repeats, arguments.device)
     print(

@@ -1,10 +1,11 @@
-"""Multi-turn conversations with a slow tool: all at once, beside their sum and the longest of them.
+"""Multi-turn conversations with a slow tool: all at once, compared with their sum and the longest
+of them.
 
 Sixty-four conversations of 1 to `--turns` turns each, on a tiny model, with a tool that takes 100
 ms per turn (a thread that sleeps, or a coroutine). Printed in one run:
 
 * the longest chain: the tool's time in the longest conversation alone;
-* what the loop takes, and how much of it was decoding;
+* the time of the loop, and the part of it that is decoding;
 * one conversation after the other, measured;
 * the tool's time of all conversations together.
 
@@ -30,7 +31,7 @@ CPU = torch.device("cpu")
 
 
 class ToolEnv(BaseTextEnv):
-    """Answers after a while, `max_turns` times."""
+    """Environment that answers after a delay, for `max_turns` turns."""
 
     tool_s = 0.1
 
@@ -39,7 +40,7 @@ class ToolEnv(BaseTextEnv):
         return self.answer()
 
     def answer(self) -> BaseTextEnvStepOutput:
-        """The turn's outcome."""
+        """Return the outcome of a turn."""
         self.turns += 1
         done = self.turns == self.max_turns
         observations = [] if done else [{"role": "user", "content": "go on"}]
@@ -47,7 +48,7 @@ class ToolEnv(BaseTextEnv):
 
 
 class AsyncToolEnv(ToolEnv):
-    """The same as a coroutine."""
+    """The same environment with a coroutine."""
 
     async def step(self, action: str) -> BaseTextEnvStepOutput:
         await asyncio.sleep(self.tool_s)
@@ -55,7 +56,7 @@ class AsyncToolEnv(ToolEnv):
 
 
 class Policy:
-    """A small random Llama, and how long it decoded."""
+    """A small random Llama that records how long it decodes."""
 
     def __init__(self) -> None:
         from transformers import LlamaConfig, LlamaForCausalLM
@@ -89,7 +90,7 @@ class Policy:
 
 
 def items(env_class: str, turns: list[int]) -> list[dict[str, Any]]:
-    """One row per conversation."""
+    """Return one row per conversation."""
     return [
         {
             "uid": str(row),
@@ -105,7 +106,7 @@ def items(env_class: str, turns: list[int]) -> list[dict[str, Any]]:
 
 
 def play(policy: Policy, rows: list[dict[str, Any]]) -> tuple[float, float]:
-    """Seconds in all, and of them in decoding."""
+    """Return the seconds in all, and the seconds of decoding."""
     policy.decode_s = 0.0
     start = time.perf_counter()
     episodes = run_episodes(

@@ -1,5 +1,5 @@
-"""Calls in forks of this process: what one breaks, or leaves behind in a library, is gone with
-it."""
+"""Calls in forks of this process, so that a crash or a change of a library's state ends with the
+fork."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from pathlib import Path
 from typing import Any
 
 LIMIT_S = 60.0
-"""Of a call, unless told otherwise."""
+"""Default time limit of a call, in seconds."""
 SIBLINGS_S = 5.0
-"""For a call that waits for another one, which failed."""
+"""Time limit in seconds for a call that waits for another one that failed."""
 
 
 @dataclass(frozen=True)
 class Failed:
-    """How a call ended that gave nothing."""
+    """Failure of a call."""
 
     by_name: bool
-    """Whether by an error of ours, which says what is wrong."""
+    """True if the exception is one of the project's own, whose message says what is wrong."""
     kind: str
-    """The error's class."""
+    """Class of the exception."""
     message: str
-    """Its first line."""
+    """First line of the exception's message."""
     where: str = ""
-    """The line of code that raised it."""
+    """Line of code that raised the exception."""
 
     def __str__(self) -> str:
         if self.by_name:
@@ -39,7 +39,7 @@ class Failed:
 
 
 def tried(compute: Callable[[], Any]) -> Any:
-    """What it gives; `Failed` where it raises."""
+    """Return the result of a function, or `Failed` if it raises."""
     from rl_core.errors import RLTrainError
 
     try:
@@ -52,14 +52,15 @@ def tried(compute: Callable[[], Any]) -> Any:
 
 
 def apart(compute: Callable[..., Any], *args: Any, limit_s: float = LIMIT_S) -> Any:
-    """What a function gives in a fork; `Failed` where it raises, dies or hangs."""
+    """Return the result of a function in a fork, or `Failed` if it raises, crashes or hangs."""
     return together([(compute, args)], limit_s)[0]
 
 
 def together(
     calls: list[tuple[Callable[..., Any], tuple[Any, ...]]], limit_s: float = LIMIT_S
 ) -> list[Any]:
-    """The same for several that run at once, and may wait for each other."""
+    """Return the results of several functions in forks that run concurrently and may wait for each
+    other."""
     context = multiprocessing.get_context("fork")
     running: list[tuple[Any, Connection]] = []
     for compute, args in calls:

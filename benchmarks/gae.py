@@ -3,9 +3,9 @@ over time.
 
     python -m benchmarks.gae [--rows 1024] [--actions 768] [--repeats 15]
 
-The loop is the usual one: every step handles one action of all rows. Both run in one process, in
-turn, on the same numbers; seconds are the best of the repeats of the process's own CPU time on one
-thread, which other work on the machine does not lengthen.
+Each step of the loop handles one action of all rows, as is usual. Both run in one process, in turn,
+on the same numbers; seconds are the minimum of the process's own CPU time on one thread, which
+other load does not lengthen.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ GAMMA, LAM = 0.99, 0.95
 
 
 def looped(rewards_BT: Tensor, values_BT: Tensor, mask_BT: Tensor) -> tuple[Tensor, Tensor]:
-    """Advantages and returns, [B, T], one action of all rows after the other, with the mask as a
+    """Compute advantages and returns, [B, T], in a loop over the actions with the mask as a
     factor."""
     following_B = next_value_B = torch.zeros(len(rewards_BT))
     mask_BT = mask_BT.float()
@@ -40,7 +40,7 @@ def looped(rewards_BT: Tensor, values_BT: Tensor, mask_BT: Tensor) -> tuple[Tens
 
 
 def best(run: Callable[[], object], repeats: int) -> float:
-    """The shortest CPU time of a run, in seconds."""
+    """Return the shortest CPU time of a run, in seconds."""
     seconds = []
     for _ in range(repeats):
         start = time.process_time()

@@ -1,18 +1,18 @@
-"""`make bench-gpu`: a step of the recipe `text` on one GPU, by FSDP2 over NCCL, beside TRL's on the
-same one.
+"""`make bench-gpu`: a step of the recipe `text` on one GPU, by FSDP2 over NCCL, compared with TRL's
+on the same GPU.
 
     python -m benchmarks.gpu [--model 1.1B] [--steps 3] [--warm-up 2] [--settings bf16] [--lora]
         [--prompts 16] [--samples 8] [--new-tokens 256] [--peer PYTHON] [--alone] [--write]
         [key=value ...]
 
 Settings, sides and turns are those of `benchmarks.trl`; the model has random weights, the profile
-is `one_gpu`. Peak memory is what tensors took on the GPU. Utilisation is the share of the rate of
-one large product in bfloat16, measured beside it, at which the floating-point operations that the
-model needs are done: 6 for every weight and token trained (arXiv 2204.02311, appendix B), of the
-head only for replies, and those of causal attention. A prompt counts once for each of its rows,
+is `one_gpu`. Peak memory is that of tensors on the GPU. Utilisation is the rate of the
+floating-point operations that the model needs, divided by the rate of one large bfloat16 product,
+measured in the same run: 6 for every weight and token trained (arXiv 2204.02311, appendix B), of
+the head only for replies, and those of causal attention. A prompt counts once for each of its rows,
 though our side computes it once. Both sides are on the GPU at once; with all weights and
 `bf16-one-pass` they need more than 80 GB. `--alone` leaves TRL out. `--peer` is a Python that has
-TRL, where .venv-trl has no CUDA.
+TRL, if .venv-trl has no CUDA.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from benchmarks.trl import (
 )
 
 SIZE = 8192
-"""Rows and columns of the product that sets the rate."""
+"""Number of rows and columns of the product that sets the rate."""
 HEADS = [
     "setting",
     "side",
@@ -102,7 +102,7 @@ def main() -> None:
 
 
 def settings_of(args: argparse.Namespace, setting: str, model: str, folder: Path) -> dict[str, Any]:
-    """What both sides are told."""
+    """Return the settings that both sides get."""
     return {
         **SETTINGS[setting],
         "model": model,
@@ -124,8 +124,8 @@ def settings_of(args: argparse.Namespace, setting: str, model: str, folder: Path
 
 
 def operations_of(args: argparse.Namespace, model: str, prompts: Path) -> float:
-    """Floating-point operations of a training step over all rows; frozen weights have no gradients
-    to compute."""
+    """Return the floating-point operations of a training step over all rows, without gradients of
+    frozen weights."""
     config, tokenizer = AutoConfig.from_pretrained(model), AutoTokenizer.from_pretrained(model)
     rows = [json.loads(line) for line in prompts.read_text().splitlines()]
     lengths = [
@@ -146,7 +146,7 @@ def operations_of(args: argparse.Namespace, model: str, prompts: Path) -> float:
 
 
 def operations_per_s() -> float:
-    """What one large product in bfloat16 reaches."""
+    """Return the floating-point operations per second of one large bfloat16 product."""
     left, right = (torch.randn(SIZE, SIZE, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     took = []
     for _ in range(10):
@@ -160,8 +160,7 @@ def operations_per_s() -> float:
 
 
 def times_less(sums: dict[tuple[str, str], dict[str, Any]]) -> str:
-    """How many times less each of our settings takes than TRL in its quicker one; nothing without
-    TRL."""
+    """Describe the ratios of TRL's time in its faster setting to ours; empty without TRL."""
     if not any(side == "TRL" for _, side in sums):
         return ""
     setting, peer = better(sums)

@@ -1,14 +1,14 @@
-"""What each kernel of `rl_core.kernels` saves of a whole GRPO step, with all weights and with
+"""Savings of each kernel of `rl_core.kernels` in a whole GRPO step, with all weights and with
 adapters.
 
     python -m benchmarks.kernels [--rounds 5] [--prompts 3] [--threads 2] [--write]
 
 SmolLM2-135M in bfloat16, 8 samples x 64 tokens per prompt. A step is rollout, reward and training.
-In each round every kernel is off for one step, in an order drawn anew; before every fourth of them
-all are on for one, and a step is compared with the mean of the two such steps around it. Off means
-what torch, transformers or peft compute in the kernel's place. What is set when a process starts or
-a model is loaded has a process of its own. A kernel that saves less than 3 % is not worth its
-lines. `--write` puts the table into docs/benchmarks.md.
+In each round every kernel is off for one step, in random order; before every fourth of these steps
+one has all kernels on, and a step is compared with the mean of the two such steps around it. If a
+kernel is off, torch, transformers or peft compute in its place. Kernels that are set when a process
+starts or a model is loaded have their own process. A kernel that saves less than 3 % is not worth
+its lines. `--write` puts the table into docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from benchmarks import page
 ROOT = Path(__file__).parents[1]
 ALL_ON = "all on"
 SPACING = 4
-"""Steps with a kernel off between two with all on."""
+"""Number of steps with a kernel off between two steps with all on."""
 OF_A_PROCESS = ("allocator", "single_rank")
-"""Kernels that cannot be switched off later."""
+"""Kernels that are set when the process starts."""
 Off = Callable[[ExitStack, Any], None]
 
 
 def norms_off(stack: ExitStack, _side: Any) -> None:
-    """As transformers writes an RMSNorm."""
+    """Use RMSNorm as transformers writes it."""
     import torch
 
     from rl_core.kernels.rms_norm import RMSNorm
@@ -55,7 +55,7 @@ def norms_off(stack: ExitStack, _side: Any) -> None:
 
 
 def gated_mlps_off(stack: ExitStack, _side: Any) -> None:
-    """Autograd's backward pass of the plain formula."""
+    """Use autograd's backward pass of the plain MLP formula."""
     from rl_core.kernels import adapted_mlp, gated_mlp
 
     stack.enter_context(patch.object(gated_mlp, "_is_plain", lambda *_: False))
@@ -63,14 +63,14 @@ def gated_mlps_off(stack: ExitStack, _side: Any) -> None:
 
 
 def adapted_mlps_off(stack: ExitStack, _side: Any) -> None:
-    """An MLP's layers one by one."""
+    """Compute the layers of an MLP one by one."""
     from rl_core.kernels import adapted_mlp
 
     stack.enter_context(patch.object(adapted_mlp, "adapted_mlp", lambda *_: None))
 
 
 def adapted_linears_off(stack: ExitStack, _side: Any) -> None:
-    """peft's layers, and MLPs of them."""
+    """Use peft's layers, and MLPs of them."""
     from rl_core.kernels import adapted_linear, adapted_mlp
 
     for module in (adapted_linear, adapted_mlp):
@@ -78,19 +78,20 @@ def adapted_linears_off(stack: ExitStack, _side: Any) -> None:
 
 
 def attention_off(stack: ExitStack, _side: Any) -> None:
-    """torch's scaled_dot_product_attention."""
+    """Use torch's scaled_dot_product_attention."""
     from rl_core.models import packing
 
     stack.enter_context(patch.object(packing, "attends_in_bfloat16", lambda *_, **__: False))
 
 
 def rectangles_off(stack: ExitStack, side: Any) -> None:
-    """Prompts of siblings computed once each, which needs no rectangles."""
+    """Turn prefix sharing off: the prompt is computed for every sibling, which needs no
+    rectangles."""
     stack.enter_context(patch.object(side.stack, "share_prompts", False))
 
 
 def packed_products_off(stack: ExitStack, _side: Any) -> None:
-    """Weights laid out for every product anew."""
+    """Rearrange the weights for every product."""
     import torch
 
     from rl_core.kernels import packed_products
@@ -101,7 +102,7 @@ def packed_products_off(stack: ExitStack, _side: Any) -> None:
 
 
 def narrow_head_off(stack: ExitStack, _side: Any) -> None:
-    """The head's products in float32."""
+    """Compute the head's products in float32."""
     from rl_core.kernels import float32_matmul
     from rl_core.models import causal_lm, chunked_log_probs
 
@@ -124,7 +125,7 @@ WITH_ADAPTERS: dict[str, Off] = {
 
 
 class Worker:
-    """A process that takes a step when told which kernel is off."""
+    """A process that takes a step when it is told which kernel is off."""
 
     def __init__(self, settings: dict[str, Any], off: str | None = None) -> None:
         command = [
@@ -143,7 +144,7 @@ class Worker:
         self._hear()
 
     def step(self, off: str) -> dict[str, Any]:
-        """Returns: the step's figures."""
+        """Take a step and return its figures."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{off}\n")
         self._process.stdin.flush()
@@ -163,7 +164,7 @@ class Worker:
 
 
 def serve(settings: dict[str, Any]) -> None:
-    """Take a step for each line of standard input, which names what is off."""
+    """Take a step for each line of standard input, which names the kernel that is off."""
     answers = os.dup(1)
     os.dup2(2, 1)
     from rl_core.kernels import keep_freed_memory, widen_products
@@ -204,9 +205,8 @@ def serve(settings: dict[str, Any]) -> None:
 def saved_by(
     steps: list[tuple[str, dict[str, Any]]],
 ) -> dict[str, list[tuple[float, float, float]]]:
-    """For each kernel, one entry per step without it: how much longer that took than the steps
-    around it with all on, as a share of the wall clock and of processor time, and how many GB more
-    it needed."""
+    """Return, for each kernel, one entry per step without it: the additional time compared with the
+    steps around it, as a share of wall-clock and of CPU time, and the additional memory in GB."""
     found = defaultdict(list)
     for place, (name, figures) in enumerate(steps):
         if name == ALL_ON:
@@ -222,7 +222,7 @@ def saved_by(
 def measure(
     settings: dict[str, Any], names: list[str], rounds: int
 ) -> list[tuple[str, dict[str, Any]]]:
-    """All steps in order, the last of which has all kernels on."""
+    """Take all steps in order; the last one has all kernels on."""
     workers = {ALL_ON: Worker(settings)}
     workers |= {name: Worker(settings, name) for name in names if name in OF_A_PROCESS}
     order = random.Random(0)
@@ -302,7 +302,7 @@ def main() -> None:
 
 
 def settings_of(args: argparse.Namespace, lora: bool, folder: Path) -> dict[str, Any]:
-    """What a worker is told, as by `make bench-trl`."""
+    """Return the settings of a worker, as in `make bench-trl`."""
     from benchmarks import trl
 
     sizes = {"prompts": args.prompts, "samples": 8, "new_tokens": 64, "threads": args.threads}

@@ -1,14 +1,14 @@
-"""Log-probabilities over a vocabulary of 49,152 words, forward and backward: in chunks, and the
-plain way.
+"""Log-probabilities over a vocabulary of 49,152 words, forward and backward: in chunks, and in one
+piece.
 
     python -m benchmarks.logprob [--tokens 2048] [--hidden 576] [--repeats 3] [--threads 1]
     [--device cpu]
         [--weights float32 bfloat16]
 
-Each way runs in a process of its own, so that its peak memory is its own. The plain way is
-`log_softmax(hidden @ weight.T)` and `gather`, as a training loop without care would write it.
-Seconds are the best of the repeats: of the process's own CPU time on a CPU, which other work on the
-machine does not lengthen, and of the wall clock on a GPU.
+Each variant runs in its own process, so that peak memory is its own. The plain variant is
+`log_softmax(hidden @ weight.T)` and `gather`, as a simple training loop would write it. Seconds are
+the minimum of the repeats: the process's own CPU time on a CPU, which other load does not lengthen,
+and wall-clock time on a GPU.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ VOCABULARY = 49_152
 
 
 def measure(way: str, dtype_name: str, head: str, args: argparse.Namespace) -> dict[str, float]:
-    """Best seconds of forward and backward, and bytes above what the inputs take; in this
-    process."""
+    """Return the minimum seconds of forward and backward, and the peak memory beyond the inputs, in
+    this process."""
     import torch
 
     from rl_core.models.chunked_log_probs import linear_log_probs
@@ -69,7 +69,7 @@ def measure(way: str, dtype_name: str, head: str, args: argparse.Namespace) -> d
 
 
 def _reset_peak(on_gpu: bool) -> int:
-    """Forget the peak so far. Returns: bytes in use now."""
+    """Reset the peak memory. Returns: bytes in use now."""
     if on_gpu:
         import torch
 
@@ -94,7 +94,7 @@ def _status(field: str) -> int:
 
 
 def main() -> None:
-    """Run every case both ways and print the table."""
+    """Run every case in both variants and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tokens", type=int, default=2048)
     parser.add_argument("--hidden", type=int, default=576)

@@ -4,10 +4,10 @@ SmolLM2-135M.
     python -m benchmarks.mismatch [--new-tokens 64]
 
 Four prompts get eight replies each from the rollout engine, which are then scored by the trainer's
-forward pass. Both hold the same weights, so every difference is rounding: the importance ratio of a
-first update is e to its power. Next to it stands plain transformers: what `generate` says while it
-samples beside one forward pass over the whole reply. `exact` is `model.exact: true`, whose
-differences are zero and which pays for it in time. Seconds are of one run.
+forward pass. Both have the same weights, so every difference is rounding: exp of it is the
+importance ratio of a first update. The same is measured for plain transformers: `generate` compared
+with one forward pass over the whole reply. `exact` is `model.exact: true`, which makes the
+differences zero and takes more time. Seconds are of one run.
 """
 
 from __future__ import annotations
@@ -57,11 +57,12 @@ SETTINGS: dict[str, tuple[DType, bool, bool]] = {
     "float32": (DType.FLOAT32, False, False),
     "float32, `exact`": (DType.FLOAT32, False, True),
 }
-"""Name -> format of the computation, whether adapters are trained, `model.exact`."""
+"""Settings by name: format of the computation, True for trained adapters, and `model.exact`."""
 
 
 def backend_of(source: str, dtype: DType, adapters: bool, exact: bool) -> FSDPBackend:
-    """The trainer's side on one rank. Adapters are given a weight, as they begin as nothing."""
+    """Build the trainer's backend on one rank. B of adapters gets random weights, since it starts
+    at zero."""
     backend = FSDPBackend(
         ModelBundle(source, ModelConfig(path=MODEL, exact=exact)),
         FSDPConfig(param_dtype=dtype),
@@ -82,7 +83,7 @@ def backend_of(source: str, dtype: DType, adapters: bool, exact: bool) -> FSDPBa
 
 
 def prompts_of(tokenizer: Any) -> list[list[int]]:
-    """Token ids of the questions, up to where the model answers."""
+    """Return the token ids of the questions, up to the beginning of the answer."""
     return [
         tokenizer.apply_chat_template(
             [{"role": "user", "content": question}], add_generation_prompt=True, return_dict=False
@@ -94,7 +95,7 @@ def prompts_of(tokenizer: Any) -> list[list[int]]:
 def sampled(
     backend: FSDPBackend, prompts: list[list[int]], new_tokens: int
 ) -> list[tuple[list[int], Reply]]:
-    """Prompts and replies, siblings adjacent."""
+    """Sample replies; return them with their prompts, siblings adjacent."""
     engine = RolloutEngine(backend, RolloutConfig(), {}, {}, 0)
     requests = [Request(prompt, SAMPLES, new_tokens) for prompt in prompts]
     with engine.decoding(
@@ -106,7 +107,7 @@ def sampled(
 
 @torch.no_grad()
 def scored(backend: FSDPBackend, rows: list[tuple[list[int], Reply]]) -> Tensor:
-    """The trainer's log-probabilities of all replies, [B, T], with prompts shared as in
+    """Return the trainer's log-probabilities of all replies, [B, T], with prefix sharing as in
     training."""
     prompt_length = max(len(prompt) for prompt, _ in rows)
     left = [[0] * (prompt_length - len(prompt)) + prompt for prompt, _ in rows]
@@ -124,7 +125,8 @@ def scored(backend: FSDPBackend, rows: list[tuple[list[int], Reply]]) -> Tensor:
 def plain_transformers(
     source: str, dtype: torch.dtype, new_tokens: int
 ) -> tuple[Tensor, float, float]:
-    """The differences of plain transformers, [N], and the seconds of sampling and scoring."""
+    """Return the differences of plain transformers, [N], and the seconds of sampling and
+    scoring."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     model: Any = AutoModelForCausalLM.from_pretrained(source, dtype=dtype).eval()

@@ -1,11 +1,10 @@
-"""Tiny models of every family of language models that the installed transformers knows, with random
-weights.
+"""Tiny models with random weights of every family of language models in the installed transformers.
 
-A family's own config class says which settings it has; the sizes among them become small (`SIZES`,
-by name), lists with an entry per layer become as long as the model, and every kind of layer stays
-in it. What that leaves open for a family stands in `FAMILIES`. Weights are spread wide, biases and
-norms differ from channel to channel, and windows of attention are shorter than the rows of a check,
-so that whatever a path leaves out shows in the log-probabilities.
+A family's own config class has its settings; sizes become small (`SIZES`, by name), lists with an
+entry per layer are cut to the number of layers, and every kind of layer remains. `FAMILIES` has
+what a family needs besides. Weights have a large spread, biases and norms differ from channel to
+channel, and attention windows are shorter than the rows of a check, so that anything that a path
+leaves out changes the log-probabilities.
 """
 
 from __future__ import annotations
@@ -15,11 +14,12 @@ from typing import Any
 
 VOCABULARY = 97
 PAD, BOS, EOS, FIRST_SPECIAL, FIRST_WORD = 0, 1, 2, 3, 40
-"""Tokens; what stands for pictures and sounds lies between `FIRST_SPECIAL` and `FIRST_WORD`."""
+"""Token ids; those between `FIRST_SPECIAL` and `FIRST_WORD` are placeholders of pictures and
+sounds."""
 NUM_LAYERS, HEADS, KEY_HEADS, HEAD, HIDDEN, BETWEEN = 4, 4, 2, 16, 64, 96
 WINDOW, CHUNK = 6, 8
 SPREAD = 0.25
-"""Standard deviation of a matrix's weights."""
+"""Standard deviation of the weights of a matrix."""
 
 # fmt: off
 _NAMES: list[tuple[float, str]] = [
@@ -90,12 +90,12 @@ _NAMES: list[tuple[float, str]] = [
 ]
 # fmt: on
 SIZES = {name: size for size, names in _NAMES for name in names.split()}
-"""What a setting of this name becomes."""
+"""Small values of settings, by name."""
 
 
 def shrunk(config_class: Any, **changes: Any) -> dict[str, Any]:
-    """Settings of a config class that make a tiny model. Args: changes: known ones; those of a part
-    by its name."""
+    """Return settings of a config class for a tiny model. Args: changes: values that replace them;
+    those of a sub-config are under its name."""
     default = config_class()
     known: dict[str, Any] = default.to_dict()
     num_layers = next(
@@ -140,7 +140,7 @@ def shrunk(config_class: Any, **changes: Any) -> dict[str, Any]:
 
 
 def _per_layer(values: list[Any]) -> list[Any]:
-    """As many entries as layers; each kind of entry stays."""
+    """Return one entry per layer, with every kind of entry."""
     kinds: list[Any] = []
     for value in values:
         if value not in kinds:
@@ -149,7 +149,8 @@ def _per_layer(values: list[Any]) -> list[Any]:
 
 
 def _rope(settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings of rotary embeddings, whose sections for several axes fit a small head."""
+    """Return settings of rotary embeddings, with sections for several axes that fit a small
+    head."""
     small: dict[str, Any] = {}
     for name, value in settings.items():
         if isinstance(value, dict):
@@ -165,7 +166,7 @@ def _rope(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def model_types() -> list[str]:
-    """Every type of causal and of conditional (image-text-to-text) language models, in alphabetical
+    """Return all types of causal and of image-text-to-text language models, in alphabetical
     order."""
     from transformers.models.auto.modeling_auto import (
         MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
@@ -176,7 +177,7 @@ def model_types() -> list[str]:
 
 
 def auto_class(model_type: str) -> Any:
-    """What loads this type."""
+    """Return the auto class that loads a type."""
     from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
@@ -208,7 +209,7 @@ DECODERS = (
         "xlm-roberta-xl",
     ),
 )
-"""Types that see ahead unless they are told not to."""
+"""Types whose attention is bidirectional by default."""
 GRIDS = (
     "glm4v",
     "glm46v",
@@ -273,14 +274,14 @@ CHANGES: dict[str, dict[str, Any]] = {
     "zamba2": DOUBLE | {"n_mamba_heads": 8},
     "zaya": {"num_experts_per_tok": 1},
 }
-"""What the names do not say."""
+"""Changed settings of single types, which their names do not determine."""
 CHANGES |= {
     name: {"text_config": CHANGES[f"{name}_text"]} for name in ("cohere_compass", "qwen4_exp")
 }
 
 
 def model_class(model_type: str) -> Any:
-    """The class of this type's models."""
+    """Return the model class of a type."""
     from transformers import CONFIG_MAPPING
 
     return auto_class(model_type)._model_mapping[CONFIG_MAPPING[model_type]]
@@ -301,7 +302,7 @@ def build(model_type: str, folder: Path) -> None:
 
 
 def tokenizer() -> Any:
-    """A word for every token of the vocabulary, and a chat template."""
+    """Return a tokenizer with a word for every token of the vocabulary, and a chat template."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -322,7 +323,7 @@ def tokenizer() -> Any:
 
 
 def spread(model: Any) -> None:
-    """Make what the weights do large, and different in every channel."""
+    """Increase the effect of all weights, and make it differ from channel to channel."""
     import torch
 
     generator = torch.Generator().manual_seed(1)

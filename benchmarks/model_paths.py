@@ -1,9 +1,9 @@
-"""What each path of the product gives for a tiny model, and what plain transformers gives, each in
-its own process.
+"""Outputs of each path of the product for a tiny model, and of plain transformers, each in its own
+process.
 
-The truth is `AutoModelForCausalLM.from_pretrained(folder)(ids).logits`, a row at a time, without
-padding or cache, in a process where nothing of the product has touched transformers. Everything
-else goes by the product's own entry points.
+The expected values are `AutoModelForCausalLM.from_pretrained(folder)(ids).logits`, one row at a
+time, without padding or KV cache, in a process where nothing of the product has touched
+transformers. All paths are called through the product's own entry points.
 
 Axes: B rows, P prompt positions, T response positions.
 """
@@ -27,50 +27,50 @@ from rl_core.models.checks.paths import Path
 from rl_core.ranks.rank_info import RankInfo, TrainTopology
 
 COOL = 0.7
-"""A temperature besides 1."""
+"""Second temperature, besides 1."""
 PROMPTS, RESPONSES = (3, 14, 9, 6), ((12, 4, 1), (7, 2), (5,), (10, 10))
 """Lengths of the rows: of each prompt, and of the responses to it."""
 TRAINED = {"all weights": False, "adapters": True}
-"""Kinds of training by name, and whether it is that of adapters."""
+"""Kinds of training by name; True for adapters."""
 NUM_NEW, NUM_REPLIES = 11, 3
 ENDS = tuple(range(FIRST_WORD, VOCABULARY, 9))
-"""Words that end a sampled reply, so that rows leave the batch one after the other."""
+"""Words that end a sampled reply, so that rows leave the batch at different times."""
 Row = tuple[tuple[int, ...], tuple[int, ...]]
 """Token ids of a prompt, and of a response to it."""
 Reply = tuple[Row, list[float]]
-"""A row that was sampled, and what sampling said its tokens' log-probabilities were."""
+"""A sampled row, with the log-probabilities of its tokens from sampling."""
 
 
 Numbers = list[list[float]]
-"""Of every row, token by token."""
+"""One number per token of every row."""
 
 
 @dataclass
 class Found:
-    """What a path gave."""
+    """Outputs of one path."""
 
     log_probs: Numbers = field(default_factory=list)
-    """Of the rows' responses."""
+    """Log-probabilities of the rows' responses."""
     entropies: Numbers = field(default_factory=list)
     replies: list[Reply] = field(default_factory=list)
-    """Of a path that samples."""
+    """Sampled replies, if the path samples."""
     cool: Found | None = None
-    """The same at another temperature,"""
+    """Outputs at the temperature `COOL`."""
     cool_replies: list[Reply] = field(default_factory=list)
-    """and of sampling."""
+    """Replies sampled at the temperature `COOL`."""
     exported: Any = None
-    """`Failed` where the export of a trained policy failed."""
+    """`Failed` if the export of a trained policy failed."""
     synced: dict[str, Any] = field(default_factory=dict)
-    """What replicas say that were sent the weights, by the mode of sync; `Failed` where that
+    """Log-probabilities from replicas that received the weights, by sync mode; `Failed` if that
     failed."""
     falls_back: str = ""
-    """Why another path was taken, if one was."""
+    """Reason why the product took another path; empty if it did not."""
     spread: float = 0.0
     """Standard deviation of the log-probabilities of all words."""
 
 
 def rows() -> list[Row]:
-    """The same for every family: words that mean nothing special, prompts in order, siblings
+    """Return the same rows for every family: ordinary words, prompts in order, siblings
     adjacent."""
     generator = torch.Generator().manual_seed(0)
 
@@ -85,7 +85,7 @@ def rows() -> list[Row]:
 
 
 def batch(some: list[Row]) -> DataProto:
-    """Rows as a rollout gives them, with advantages."""
+    """Return rows as a rollout with advantages."""
     width, longest = (max(len(row[side]) for row in some) for side in (0, 1))
     ids, used, acts = [], [], []
     for prompt, response in some:
@@ -111,17 +111,17 @@ def batch(some: list[Row]) -> DataProto:
 
 
 def plain(folder: str, model_type: str, *several: tuple[list[Row], float]) -> list[Found]:
-    """What transformers itself says of rows at a temperature."""
+    """Return the outputs of transformers for rows at a temperature."""
     model = auto_class(model_type).from_pretrained(folder, dtype=torch.float32).eval()
     with torch.no_grad():
         return [_said(model, some, temperature) for some, temperature in several]
 
 
 def plain_rounded(folder: str, model_type: str, some: list[Row]) -> Found:
-    """What transformers itself says of rows when every weight is off by a rounding error of
-    float32.
+    """Return the outputs of transformers for rows when every weight has a float32 rounding error.
 
-    The distance from what it says without is what an order of summing up may change.
+    Their distance from the exact outputs is the size of changes that another order of summation can
+    cause.
     """
     model = auto_class(model_type).from_pretrained(folder, dtype=torch.float32).eval()
     generator = torch.Generator().manual_seed(0)
@@ -149,7 +149,7 @@ def _said(model: Any, some: list[Row], temperature: float) -> Found:
 
 
 def bundle_of(folder: str) -> Any:
-    """The model as workers load it that train on text."""
+    """Return the bundle of the model, as workers that train on text load it."""
     from rl_core.models.bundle import TextBundle
     from schemas.recipe import ModelConfig
 
@@ -157,10 +157,10 @@ def bundle_of(folder: str) -> Any:
 
 
 def all_paths(folder: str, scratch: str) -> dict[str, Any]:
-    """What each path gives, `Failed` where it fails: the model is loaded once, and each path is a
-    fork from there.
+    """Return the outputs of each path, or `Failed`: the model is loaded once, and each path runs in
+    a fork.
 
-    Args: scratch: a folder for exports and meetings.
+    Args: scratch: a folder for exports and files of process groups.
     """
     bundle = bundle_of(folder)
     found = {"own forward": apart(own, bundle)}
@@ -187,7 +187,7 @@ def all_paths(folder: str, scratch: str) -> dict[str, Any]:
 
 
 def backend_of(bundle: Any, rank_info: RankInfo, lora: Any = None) -> Any:
-    """A backend in float32."""
+    """Build a backend in float32."""
     from rl_core.train.fsdp import FSDPBackend
     from schemas.recipe import FSDPConfig, LrSchedulerConfig, OptimizerConfig
 
@@ -205,7 +205,7 @@ def backend_of(bundle: Any, rank_info: RankInfo, lora: Any = None) -> Any:
 
 
 def stack_of(backend: Any, **options: Any) -> Any:
-    """A stack of GRPO, all rows in one pass unless told otherwise."""
+    """Build a GRPO stack, with all rows in one pass by default."""
     from rl_core.algorithms import algorithms
     from rl_core.train.stacks.token_stack import TrainStack
 
@@ -216,13 +216,13 @@ def stack_of(backend: Any, **options: Any) -> Any:
 
 
 def measured(stack: Any, some: list[Row]) -> Numbers:
-    """What training takes for the log-probabilities of the policy that rolled out."""
+    """Return the log-probabilities that training measures for the old policy."""
     columns = stack.measure(batch(some))
     return [] if columns is None else _ragged(columns.tensor("old_log_probs"), some)
 
 
 def one_by_one(policy: Any, **options: Any) -> Found:
-    """A policy's forward, each row by itself."""
+    """Return the outputs of a policy's forward pass, one row at a time."""
     found = Found()
     with torch.no_grad():
         for row in rows():
@@ -237,7 +237,7 @@ def one_by_one(policy: Any, **options: Any) -> Found:
 
 
 def own(bundle: Any) -> Found:
-    """The policy's forward on single rows, at two temperatures."""
+    """Return the outputs of the policy's forward pass on single rows, at two temperatures."""
     policy = bundle.policy.eval()
     found = one_by_one(policy)
     found.cool = one_by_one(policy, temperature=COOL)
@@ -246,7 +246,7 @@ def own(bundle: Any) -> Found:
 
 
 def padded(bundle: Any) -> Found:
-    """All rows in one padded pass of training."""
+    """Compute all rows in one padded pass."""
     backend = backend_of(bundle, _alone())
     return Found(
         measured(stack_of(backend), rows()), falls_back=_why_not(backend.policy, Path.PADDED)
@@ -254,13 +254,13 @@ def padded(bundle: Any) -> Found:
 
 
 def packed(bundle: Any) -> Found:
-    """Rows end to end."""
+    """Compute all rows packed into one sequence."""
     backend = backend_of(bundle, _alone())
     return Found(measured(stack_of(backend, max_tokens_per_micro_batch=48), rows()))
 
 
 def shared(bundle: Any) -> Found:
-    """The prompt of siblings computed once."""
+    """Compute rows with prefix sharing among siblings."""
     backend = backend_of(bundle, _alone())
     stack = stack_of(backend, share_prompts=True)
     why = (
@@ -270,14 +270,14 @@ def shared(bundle: Any) -> Found:
 
 
 def decoded(bundle: Any) -> Found:
-    """Replies sampled as a rollout engine does, at two temperatures."""
+    """Sample replies as a rollout engine does, at two temperatures."""
     backend = backend_of(bundle, _alone())
     why = _why_not(backend.policy, Path.CACHED)
     return Found(replies=sampled(backend), cool_replies=sampled(backend, COOL), falls_back=why)
 
 
 def sampled(backend: Any, temperature: float = 1.0) -> list[Reply]:
-    """Several replies to each prompt."""
+    """Sample several replies to each prompt."""
     from rl_core.kernels import packed_weights
     from rl_core.models.decoding.decode import Request, Sampling, decode
 
@@ -301,7 +301,7 @@ def sampled(backend: Any, temperature: float = 1.0) -> list[Reply]:
 
 
 def _signs(config: Any) -> set[int]:
-    """Tokens of a config that stand for pictures and sounds."""
+    """Return the token ids that a config uses as placeholders of pictures and sounds."""
     names = {
         name: value
         for name, value in config.to_dict().items()
@@ -311,7 +311,7 @@ def _signs(config: Any) -> set[int]:
 
 
 def on_two_ranks(bundle: Any, sizes: dict[str, int], rank: int, meeting: str) -> Found:
-    """What one of two ranks that share weight matrices or sequences measures, and samples."""
+    """Measure and sample on one of two ranks that shard weight matrices or sequences."""
     with _group(rank, 2, meeting):
         rank_info = RankInfo(rank, 2, "cpu", 1, topology=TrainTopology(**sizes))
         if rank_info.topology.model_size != 2:
@@ -321,8 +321,8 @@ def on_two_ranks(bundle: Any, sizes: dict[str, int], rank: int, meeting: str) ->
 
 
 def trained(bundle: Any, out: str, with_lora: bool) -> Found:
-    """What the policy says after a step, its export, and what replicas say that were sent its
-    weights."""
+    """Take a training step; return the policy's outputs, its export, and outputs of synced
+    replicas."""
     from schemas.recipe import LoraConfig
     from schemas.rollout import SyncMode
 
@@ -339,7 +339,7 @@ def trained(bundle: Any, out: str, with_lora: bool) -> Found:
 
 
 def _synced(backend: Any, mode: Any, lora: Any) -> Numbers:
-    """What a dedicated engine's replica says that was sent the weights."""
+    """Return the log-probabilities from a dedicated engine's replica after a sync."""
     from rl_core.rollout.dedicated import Replica
     from schemas.recipe import DType
 
@@ -353,7 +353,7 @@ def _synced(backend: Any, mode: Any, lora: Any) -> Numbers:
 
 
 def _send(backend: Any, replica: Any, mode: Any) -> None:
-    """A first sync, as `WeightSync` does it, within one process."""
+    """Send a first sync as `WeightSync` does, within one process."""
     from rl_core.models.export.checksums import checksum
     from rl_core.train.weights.buckets import kept_weights, pack, sent_weights
 
@@ -366,7 +366,7 @@ def _send(backend: Any, replica: Any, mode: Any) -> None:
 
 
 def _in_group(path: Callable[[Any], Found], bundle: Any, meeting: str) -> Found:
-    """A path on one rank, which has a process group all the same."""
+    """Run a path on one rank with a process group."""
     with _group(0, 1, meeting):
         return path(bundle)
 
@@ -388,7 +388,7 @@ def _alone() -> RankInfo:
 
 
 def _why_not(policy: Any, path: Path) -> str:
-    """Why the product does not take a path; empty where it does."""
+    """Return the reason why the product does not take a path; empty if it does."""
     return (policy.paths.why_not(path) if policy.paths is not None else None) or ""
 
 

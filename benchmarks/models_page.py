@@ -1,4 +1,4 @@
-"""docs/models.md: what `benchmarks.check_models` found, as a table with numbered reasons."""
+"""docs/models.md: the results of `benchmarks.check_models`, as a table with numbered reasons."""
 
 from __future__ import annotations
 
@@ -68,35 +68,36 @@ INSTEAD = {
     "export": "what a recipe asks for is refused with what to ask for instead",
     "sync": "what a recipe asks for is refused with what to ask for instead",
 }
-"""What is done where a column's path is not taken, and what that costs."""
+"""Replacement of each path that is not taken, and its cost."""
 
 
 class Reasons:
-    """Why cells are not equal, numbered in the order in which they appear."""
+    """Reasons of cells that are not equal, numbered in order of appearance."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
 
     def number(self, why: str) -> int:
-        """Of a reason, the same for two that differ in figures and names alone."""
+        """Return the number of a reason; reasons that differ only in figures and names share
+        one."""
         return self._numbers.setdefault(_general(why), len(self._numbers) + 1)
 
     def lines(self) -> list[str]:
-        """All, in order."""
+        """Return all reasons, in order."""
         return [f"{number}. {why}" for why, number in self._numbers.items()]
 
 
 def write(families: list[Family], columns: tuple[str, ...], alike: float, num_types: int) -> None:
     """Write the page.
 
-    Args: columns: of the table. alike: up to which difference a cell is equal. num_types: that
-    there are.
+    Args: columns: of the table. alike: largest difference of an equal cell. num_types: number of
+    existing types.
     """
     PAGE.write_text(text(families, columns, alike, num_types), encoding="utf-8")
 
 
 def text(families: list[Family], columns: tuple[str, ...], alike: float, num_types: int) -> str:
-    """The page."""
+    """Return the text of the page."""
     reasons = Reasons()
     loaded = [family for family in families if family.cells and not family.refused]
     rows = [
@@ -135,7 +136,7 @@ def text(families: list[Family], columns: tuple[str, ...], alike: float, num_typ
 
 
 def _revisions(families: list[Family]) -> dict[str, list[str]]:
-    """Types by the revision of the code that they were looked at with."""
+    """List the types by the revision of the code with which they were checked."""
     found: dict[str, list[str]] = {}
     for family in families:
         found.setdefault(f"`{family.revision[:7]}`", []).append(f"`{family.model_type}`")
@@ -143,8 +144,7 @@ def _revisions(families: list[Family]) -> dict[str, list[str]]:
 
 
 def summary(families: list[Family], columns: tuple[str, ...], num_types: int) -> str:
-    """What a reader wants to know first: how many types are equal everywhere, and what the others
-    cost."""
+    """Summarise the page: how many types are equal everywhere, and the cost for the others."""
     loaded = [family for family in families if family.cells and not family.refused]
     verdicts = [{str(cell.verdict) for cell in family.cells.values()} for family in loaded]
     num_equal = sum(found == {"equal"} for found in verdicts)
@@ -181,7 +181,7 @@ def summary(families: list[Family], columns: tuple[str, ...], num_types: int) ->
 
 
 def _costs(loaded: list[Family], columns: tuple[str, ...]) -> str:
-    """How many types do without each path, and what is done instead."""
+    """Count the types without each path, with the path's replacement."""
     rows = []
     for column in columns:
         counts = Counter(family.cells[column].verdict for family in loaded)
@@ -201,7 +201,7 @@ def _cell(cell: Cell, reasons: Reasons) -> str:
 
 
 def _listed(pairs: list[tuple[str, str]]) -> str:
-    """Families by reason."""
+    """List families by reason."""
     families: dict[str, list[str]] = {}
     for family, why in pairs:
         families.setdefault(_general(why), []).append(f"`{family}`")
@@ -209,7 +209,7 @@ def _listed(pairs: list[tuple[str, str]]) -> str:
 
 
 def _general(why: str) -> str:
-    """A reason without the figures and names of one model."""
+    """Remove the figures and names of a single model from a reason."""
     why = re.sub(r"\S*/check-models-\w+/", "", why)
     why = re.sub(r"\bby up to [\d.e+-]+", "", why)
     why = re.sub(

@@ -1,8 +1,8 @@
-"""`make bench-overhead`: what a run costs beside its work.
+"""`make bench-overhead`: the overhead of a run.
 
-Prefect, MLflow, the checkpoint and what Ray does between the phases, beside the rollouts and
-training steps of the same iterations; the way from the command to the first rollout, with and
-without prepared data; and the commands that only answer.
+It compares Prefect, MLflow, the checkpoint and Ray's work between phases with the rollouts and
+training steps of the same iterations, and measures the time from the command to the first rollout,
+with and without prepared data, and of the commands that only print something.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from flows.cli import INTERRUPTED
 ROOT = Path(__file__).resolve().parents[1]
 PHASE = "seconds/"
 FIRST = "evaluate"
-"""The phase of the first rollouts, those of the baseline."""
+"""Phase with the first rollouts, those of the baseline evaluation."""
 WATCHED = """
 import time
 from rl_core.trainers.progress import listeners
@@ -36,7 +36,7 @@ listeners.append(lambda event: print("phase", event.phase, time.time(), flush=Tr
 from flows.cli import main
 main()
 """
-"""The command `rl-train`, saying when each phase begins."""
+"""Program that runs the command `rl-train` and prints the beginning of each phase."""
 ANSWERS = {
     "rl-train --help": ["--help"],
     "rl-train run text --dry-run": ["run", "text", "--dry-run"],
@@ -45,8 +45,7 @@ ANSWERS = {
 
 @dataclass(frozen=True)
 class Iteration:
-    """Seconds from the end of the iteration before to its own end, and those of its steps'
-    phases."""
+    """Seconds of an iteration, from the end of the previous one, and of its steps' phases."""
 
     wall_s: float
     work_s: float
@@ -57,7 +56,7 @@ class Iteration:
 
 
 def main() -> None:
-    """Measure, print, and with --write keep it on the page of benchmarks."""
+    """Measure and print; with --write also put the results into docs/benchmarks.md."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--recipe", default="text")
     parser.add_argument("--iterations", type=int, default=4)
@@ -80,11 +79,11 @@ def main() -> None:
 def train(
     recipe: str, num_iterations: int, home: Path
 ) -> tuple[list[dict[str, float]], list[Iteration]]:
-    """Two runs where models are made and databases exist: to the first rollout alone, and again
-    with its data prepared.
+    """Run a recipe twice with models and databases in place: first to the first rollout, then
+    completely with prepared data.
 
-    Returns: of both, seconds from the command to the beginning of each phase, by name; what the
-    second's iterations took.
+    Returns: for both runs, seconds from the command to the beginning of each phase, by name; the
+    iterations of the second.
     """
     with tempfile.TemporaryDirectory() as folder:
         fresh = Path(folder)
@@ -102,8 +101,8 @@ def train(
 
 
 def run_watched(arguments: list[str], home: Path, until: str | None = None) -> dict[str, float]:
-    """`rl-train run` to its end, or interrupted in phase `until`. Returns: seconds to the first
-    beginning of each."""
+    """Run `rl-train run` to its end, or interrupt it in phase `until`. Returns: seconds to the
+    first beginning of each phase."""
     environment = os.environ | {"RL_TRAIN_HOME": str(home), "PYTHONUNBUFFERED": "1"}
     seen: list[str] = []
     begun: dict[str, float] = {}
@@ -127,7 +126,7 @@ def run_watched(arguments: list[str], home: Path, until: str | None = None) -> d
 
 
 def iterations_of(run: Path) -> Iterator[Iteration]:
-    """All but the first, whose beginning left no mark."""
+    """Return all iterations but the first, whose beginning is not recorded."""
     receipts = sorted((run / "receipts").glob("iteration-*.json"))
     for before, receipt in pairwise(receipts):
         steps = [
@@ -141,7 +140,7 @@ def iterations_of(run: Path) -> Iterator[Iteration]:
 
 
 def answer_s(arguments: list[str]) -> float:
-    """Median of five, in a process of its own each."""
+    """Return the median seconds of five runs of a command, each in its own process."""
     took = []
     for _ in range(5):
         before = time.perf_counter()
@@ -152,7 +151,7 @@ def answer_s(arguments: list[str]) -> float:
 
 
 def report(recipe: str, begun: list[dict[str, float]], iterations: list[Iteration]) -> str:
-    """As Markdown."""
+    """Return the results as Markdown."""
     rows = [
         [
             str(number),

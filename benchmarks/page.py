@@ -1,5 +1,5 @@
-"""docs/benchmarks.md: what benches that take minutes have measured, a section each, rewritten by
-the bench itself."""
+"""docs/benchmarks.md: results of benchmarks that take minutes, in one section each, which the
+benchmark rewrites."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Each section was written by the command it names, on the machine it names. The o
 
 
 def write_section(title: str, body: str) -> None:
-    """Put a section in the place of the one with this title, or at the end."""
+    """Replace the section with this title, or append it."""
     text = PAGE.read_text(encoding="utf-8") if PAGE.is_file() else HEAD
     section = f"## {title}\n\n{body.strip()}\n"
     found = re.search(rf"^## {re.escape(title)}\n.*?(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
@@ -32,13 +32,13 @@ def write_section(title: str, body: str) -> None:
 
 
 def table(heads: list[str], rows: list[list[str]]) -> str:
-    """A table in Markdown."""
+    """Return a Markdown table."""
     lines = [heads, ["---"] * len(heads), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def machine() -> str:
-    """Processor, cores, load, versions and the day, in a line."""
+    """Describe processor, cores, load, versions and date in one line."""
     info = Path("/proc/cpuinfo")
     text = info.read_text() if info.is_file() else ""
     name = re.search(r"model name\s*:\s*(.+)", text)

@@ -1,11 +1,12 @@
-"""Preparing an archive of small images, beside `unzip` on the same archive in the same run.
+"""Preparation of an archive of small images, compared with `unzip` on the same archive in the same
+run.
 
     make bench-prep            # 20,000 images
     make bench-prep IMAGES=2000
 
-Each is timed several times in turn, after a flush of the disk, and the best is compared: on a
-shared machine one figure says little, and CPU seconds say more than the clock. `unpack` is what the
-stage does with the archive (unpack, digest and check every image, all cores); `prepare` is
+Each is timed several times in turn, after a flush of the disk, and the minimum is compared: on a
+shared machine one figure says little, and CPU seconds say more than wall-clock time. `unpack` is
+the stage's work on the archive (unpack, digest and check every image, all cores); `prepare` is
 `rl-train prep -c vision` from its start to the published cache; `hit` is the same command again.
 """
 
@@ -28,7 +29,7 @@ from rl_core.data.read.unpack import ImageCheck
 
 
 def make_raw(raw: Path, num_images: int) -> None:
-    """MMPR-Tiny with small pictures, half PNG and half JPEG, about 9 KB each."""
+    """Create MMPR-Tiny with small pictures, half PNG and half JPEG, about 9 KB each."""
     import io
 
     import numpy as np
@@ -61,7 +62,7 @@ class Timing(NamedTuple):
 
     wall: float
     cpu: float
-    """Of this process and its children, all cores together."""
+    """CPU seconds of the process and its children, over all cores."""
 
 
 def timed(action: Callable[[], object]) -> Timing:

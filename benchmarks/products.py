@@ -3,9 +3,9 @@ and packed.
 
     python -m benchmarks.products [--threads 2] [--repeats 20]
 
-`widened` is what training does where the processor has no products in bfloat16, `packed` what
-sampling does with weights laid out beforehand; `float32` is the plain product in that format.
-Milliseconds are the least of the repeats, of the wall clock.
+Training uses `widened` if the processor has no bfloat16 products; sampling uses `packed`, with
+weights rearranged beforehand; `float32` is the plain product in that format. Milliseconds are the
+minimum wall-clock time of the repeats.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ SIZES = {
     "gate and up, sampling": (64, 576, 3072),
     "head": (64, 576, 49152),
 }
-"""Rows, and what a weight reads and makes."""
+"""Number of rows, input features and output features."""
 
 
 def least_ms(product: Callable[[], object], repeats: int) -> float:
-    """The least of several times, after one that is not counted."""
+    """Return the minimum milliseconds of several runs, after one that is not counted."""
     product()
     took = []
     for _ in range(repeats):
@@ -42,7 +42,7 @@ def least_ms(product: Callable[[], object], repeats: int) -> float:
 
 @torch.no_grad()
 def plain(dtype: torch.dtype, repeats: int) -> list[float]:
-    """A product of each size as torch computes it now."""
+    """Time a product of each size as torch computes it."""
     found = []
     for rows, reads, makes in SIZES.values():
         states, weight = (
@@ -55,7 +55,7 @@ def plain(dtype: torch.dtype, repeats: int) -> list[float]:
 
 @torch.no_grad()
 def packed(repeats: int) -> list[float]:
-    """A product of each size with a weight that was laid out before."""
+    """Time a product of each size with a packed weight."""
     found = []
     for rows, reads, makes in SIZES.values():
         layer, states = (

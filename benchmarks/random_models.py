@@ -1,5 +1,5 @@
-"""Models of SmolLM2's class and tokenizer in sizes of their own, with random weights: what a step
-takes depends on no weight."""
+"""Models with SmolLM2's class and tokenizer in other sizes, with random weights: the time of a step
+does not depend on weights."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ SHAPES = {
     "360M": (960, 2560, 32, 15, 5),
     "1.1B": (2048, 8192, 16, 32, 8),
 }
-"""Their sizes; a head has 64 numbers. The largest is that of Llama 3.2, but for its vocabulary."""
+"""Sizes of the models; the head size is 64. The largest is Llama 3.2 1B with another vocabulary."""
 
 
 @dataclass
 class RandomModels:
-    """Folders of models by name, made when first asked for; `135M` is SmolLM2 itself."""
+    """Model folders by name, created on first use; `135M` is SmolLM2 itself."""
 
     folder: Path
     base: str = field(default_factory=lambda: locate(MODEL, Home.default().models))

@@ -1,9 +1,10 @@
-"""`lcb` against one process per test: 200 programs with 10 tests each, on two threads.
+"""The environment `lcb` compared with one process per test: 200 programs with 10 tests each, on two
+threads.
 
-Three ways to run the same programs on the same inputs, in one run, interleaved in rounds so that a
-busy machine is busy for all of them:
+Three variants run the same programs on the same inputs, in one run, interleaved in rounds so that
+other load affects all of them:
 
-* the environment `lcb`, whole: reply in, reward out, every program in a sandbox of its own;
+* the environment `lcb`, whole: reply in, reward out, every program in its own sandbox;
 * one interpreter per test, without any sandbox;
 * one sandbox per test, on a sample (it is slow).
 
@@ -25,7 +26,7 @@ from rl_core.envs.tools.sandbox import SandboxPool, SandboxSettings
 
 ROUNDS = 5
 SAMPLE = 10
-"""Of the programs, one in so many is run with one sandbox per test."""
+"""One of this many programs is run with one sandbox per test."""
 
 PROGRAMS = (
     "n = int(input())\nprint(sum(int(x) for x in input().split()))",
@@ -38,12 +39,12 @@ PROGRAMS = (
 
 
 def source_of(index: int) -> str:
-    """The program with this number; every one is its own text."""
+    """Return the program with this number; all texts differ."""
     return f"# program {index}\n{PROGRAMS[index % len(PROGRAMS)]}"
 
 
 def tests_of(index: int, num_tests: int) -> list[dict[str, str]]:
-    """Its tests: sums of fifty numbers."""
+    """Return the tests of a program: sums of fifty numbers."""
     cases = []
     for test in range(num_tests):
         numbers = [(index * 31 + test * 17 + i * 7) % 1000 for i in range(50)]
@@ -54,7 +55,7 @@ def tests_of(index: int, num_tests: int) -> list[dict[str, str]]:
 
 
 def by_environment(index: int, tests: list[dict[str, str]]) -> bool:
-    """The environment `lcb`."""
+    """Run a program in the environment `lcb`."""
     env = make("lcb", {}, {"reward_spec": {"ground_truth": tests}})
     try:
         return env.step(f"```python\n{source_of(index)}\n```")["reward"] == 1.0  # type: ignore[index]
@@ -63,7 +64,7 @@ def by_environment(index: int, tests: list[dict[str, str]]) -> bool:
 
 
 def by_processes(index: int, tests: list[dict[str, str]]) -> bool:
-    """One interpreter per test."""
+    """Run a program with one interpreter per test."""
     return all(
         same_output(
             subprocess.run(
@@ -79,7 +80,7 @@ def by_processes(index: int, tests: list[dict[str, str]]) -> bool:
 
 
 def by_sandboxes(pool: SandboxPool) -> Callable[[int, list[dict[str, str]]], bool]:
-    """One sandbox per test."""
+    """Run a program with one sandbox per test."""
 
     def play(index: int, tests: list[dict[str, str]]) -> bool:
         for test in tests:
@@ -93,7 +94,7 @@ def by_sandboxes(pool: SandboxPool) -> Callable[[int, list[dict[str, str]]], boo
 
 
 class Clock:
-    """Wall time, and CPU time of this process and its children."""
+    """Wall-clock time, and CPU time of this process and its children."""
 
     def __init__(self) -> None:
         self.wall_s = self.cpu_s = 0.0
@@ -101,7 +102,7 @@ class Clock:
 
     @contextmanager
     def running(self, num_programs: int) -> Iterator[None]:
-        """Count what happens inside."""
+        """Add the time of the block."""
         wall, cpu = time.perf_counter(), _cpu_s()
         yield
         self.wall_s += time.perf_counter() - wall
@@ -109,7 +110,7 @@ class Clock:
         self.num_programs += num_programs
 
     def line(self, name: str, num_tests: int, beside: "Clock") -> str:
-        """One row of the table."""
+        """Return one row of the table."""
         per_program = 1000 * self.wall_s / self.num_programs
         ratio = per_program / (1000 * beside.wall_s / beside.num_programs)
         cpu_ms = 1000 * self.cpu_s / self.num_programs

@@ -1,16 +1,15 @@
-"""`make bench-scaling`: time and memory of a step of GRPO as one size grows after the other.
+"""`make bench-scaling`: time and memory of a GRPO step as one size grows at a time.
 
     python -m benchmarks.scaling [--axes samples tokens prompts examples ranks model pass_rows]
     [--threads 2] [--write]
         [key=value ...]
 
-The sides are those of `make bench-trl`, ours alone: bfloat16 with float32 weights kept, replies of
-a fixed length, a process of its own for every point, two steps to warm up and one that counts.
-Beside the peak of the memory stands what the logits of all replies alone would take in float32,
-which is what grows with B x T x V. `examples` makes prompts longer: 43 tokens without any, some 26
-more with each. `pass_rows` is what memory costs in time: the same step in passes of fewer rows.
-`--write` puts table and picture into docs/benchmarks.md; those of some axes alone get a section of
-their own.
+The settings are those of our side in `make bench-trl`: bfloat16 with float32 master weights,
+replies of a fixed length, a new process for every point, two warm-up steps and one that counts.
+Peak memory is compared with the size of the logits of all replies in float32, which grows with B x
+T x V. `examples` makes prompts longer: 43 tokens without any, about 26 more with each. `pass_rows`
+shows the time that less memory costs: the same step in passes of fewer rows. `--write` puts table
+and picture into docs/benchmarks.md; runs of only some axes get their own section.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from benchmarks.trl import SETTINGS, Side, write_prompts
 
 PICTURE = page.PAGE.parent / "images" / "scaling.png"
 WARM_UP = 2
-"""Steps until a process has got its memory."""
+"""Number of steps until a process has allocated its memory."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +43,9 @@ class Point:
     ranks: int = 1
     model: str = "135M"
     examples: int = 0
-    """Solved ones in front of each prompt."""
+    """Number of solved examples in front of each prompt."""
     pass_rows: int = 0
-    """0 leaves it to the recipe."""
+    """Number of rows in a pass; 0 leaves it to the recipe."""
 
 
 AXES: dict[str, list[Point]] = {
@@ -58,12 +57,12 @@ AXES: dict[str, list[Point]] = {
     "model": [Point(model=name) for name in ("tiny", "135M", "360M")],
     "pass_rows": [Point(prompts=8, pass_rows=number) for number in (4, 8, 16, 32, 64)],
 }
-"""What grows, each but the last from the same small step."""
+"""Points of each axis; all but the last axis start from the same small step."""
 
 
 @dataclass
 class Measured:
-    """A point's step."""
+    """Measured step of a point."""
 
     point: Point
     figures: dict[str, Any]
@@ -71,21 +70,21 @@ class Measured:
 
     @property
     def num_tokens(self) -> int:
-        """Generated in the step, over all ranks."""
+        """Number of tokens generated in the step, over all ranks."""
         return self.figures["tokens"]
 
     def per_token_ms(self, phase: str) -> float:
-        """Of the wall."""
+        """Return the wall-clock milliseconds per token."""
         return 1000 * self.figures[phase][0] / self.num_tokens
 
     @property
     def peak_gb(self) -> float:
-        """Of all ranks."""
+        """Peak memory of all ranks in GB."""
         return self.figures["peak_bytes"] / 1e9
 
     @property
     def logits_gb(self) -> float:
-        """What the logits of all replies would take in float32."""
+        """Size of the logits of all replies in float32, in GB."""
         return 4 * self.num_tokens * self.vocabulary / 1e9
 
 
@@ -121,14 +120,14 @@ def measure(point: Point, models: RandomModels, folder: Path, args: argparse.Nam
 
 
 def vocabulary_of(model: str) -> int:
-    """The number of words of a model."""
+    """Return the vocabulary size of a model."""
     from transformers import AutoConfig
 
     return AutoConfig.from_pretrained(model).vocab_size
 
 
 def row(axis: str, one: Measured) -> list[str]:
-    """A line of the table."""
+    """Return a line of the table."""
     seconds = [f"{one.figures[phase][0]:.1f}" for phase in ("generate", "train", "step")]
     per_token = [f"{one.per_token_ms(phase):.1f}" for phase in ("generate", "train", "step")]
     memory = [f"{one.peak_gb:.2f}", f"{one.logits_gb:.2f}"]
@@ -142,7 +141,7 @@ def row(axis: str, one: Measured) -> list[str]:
 
 
 def draw(found: dict[str, list[Measured]], path: Path) -> None:
-    """A column per axis: milliseconds per token above, memory below."""
+    """Draw one column per axis: milliseconds per token above, memory below."""
     figure = Figure(figsize=(3.2 * len(found), 6), dpi=100, layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(2, len(found), squeeze=False)
@@ -193,7 +192,7 @@ def main() -> None:
 
 
 def report(found: dict[str, list[Measured]], args: argparse.Namespace) -> None:
-    """Print the table; put it and the picture onto the page if asked."""
+    """Print the table; put it and the picture into docs/benchmarks.md if asked."""
     heads = [
         "what grows",
         "tokens",

@@ -1,8 +1,8 @@
-"""`make structure`: the shape of the code in figures, for the whole and for each package.
+"""`make structure`: figures on the structure of the code, in total and for each package.
 
 Everything is read from the source, nothing is imported. An import cycle is a set of modules that
-reach each other by their imports: once by those at module level alone, once with those inside
-functions. Imports for type checkers only are left out of both.
+import each other directly or indirectly: counted once for imports at module level alone, once
+including those inside functions. Imports for type checkers only are left out of both.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Figures:
 
 @dataclass
 class Module:
-    """One source file: where it lies, its figures and the dotted names it imports."""
+    """One source file: its path, its figures and the dotted names that it imports."""
 
     path: Path
     name: str
@@ -73,7 +73,7 @@ def for_type_checkers(node: ast.AST) -> bool:
 
 
 def imported(node: ast.AST, package: list[str], late: bool = False) -> Iterator[tuple[str, bool]]:
-    """Dotted names imported below `node`, each with whether that happens inside a function."""
+    """Yield the dotted names imported below `node`, with True for those inside a function."""
     if isinstance(node, ast.Import):
         for alias in node.names:
             yield alias.name, late
@@ -108,8 +108,8 @@ def read(root: Path, packages: tuple[str, ...]) -> list[Module]:
 
 
 def graph(modules: list[Module], *, late: bool) -> Graph:
-    """Each module with the modules of the project that it imports; `from a import b` is `a.b` where
-    that is one."""
+    """Return each module with the modules of the project that it imports; `from a import b` is
+    `a.b` if that is a module."""
     names = {module.name for module in modules}
     edges: Graph = {}
     for module in modules:
@@ -131,14 +131,14 @@ def reachable(edges: Graph, start: str) -> set[str]:
 
 
 def cycles(edges: Graph) -> list[list[str]]:
-    """The sets of modules that reach each other, the largest first."""
+    """Return the sets of modules that import each other, the largest first."""
     reach = {name: reachable(edges, name) for name in edges}
     rings = {tuple(sorted(b for b in reach[a] if a in reach[b])) for a in edges if a in reach[a]}
     return [list(ring) for ring in sorted(rings, key=lambda ring: (-len(ring), ring))]
 
 
 def package_of(path: Path) -> str:
-    """The package that a file is counted for: a folder at the top, or one of `rl_core`."""
+    """Return the package of a file: a top-level folder, or a package of `rl_core`."""
     deep = path.parts[0] == "rl_core" and len(path.parts) > 2
     return "/".join(path.parts[: 2 if deep else 1])
 

@@ -54,12 +54,12 @@ SETTINGS = {
 }
 NUM_WEIGHTS = 134_515_008
 PRODUCTS = 50
-"""Of a size, of which the quickest counts."""
+"""Number of products of one size, of which the fastest counts."""
 Steps = list[dict[str, Any]]
 """Figures of a run's steps, in order."""
 PHASES = ("generate", "train", "step")
 TARGETS = {"generate": 2.5, "train": 6.0, "step": 5.0, "memory": 4.0}
-"""How many times less than TRL's better setting."""
+"""Target ratios of TRL's better setting to ours."""
 
 
 class Side:
@@ -85,11 +85,11 @@ class Side:
         self.versions: dict[str, str] = {}
 
     def wait(self) -> None:
-        """Until it is ready."""
+        """Wait until the process is ready."""
         self.versions = self._hear()["ready"]
 
     def step(self) -> dict[str, Any]:
-        """Let it take one step. Returns: its figures."""
+        """Let the process take one step, and return its figures."""
         assert self._process.stdin is not None
         self._process.stdin.write("step\n")
         self._process.stdin.flush()
@@ -118,7 +118,8 @@ class Side:
 def take_turns(
     settings: dict[str, Any], args: argparse.Namespace, folder: Path, peer: str | None
 ) -> list[Side]:
-    """Both sides, after all their steps. Args: peer: TRL's Python; None leaves it out."""
+    """Let both sides take all their steps in turn. Args: peer: TRL's Python; None leaves TRL
+    out."""
     commands = {"rl-train": [sys.executable, "-m", "benchmarks.trl_ours"]}
     if peer is not None:
         commands["TRL"] = [peer, "-P", str(ROOT / "benchmarks" / "trl_peer.py")]
@@ -144,7 +145,7 @@ def take_turns(
 
 
 def summary(runs: list[Steps], warm_up: int) -> dict[str, Any]:
-    """Medians over the steps that count, of (wall, CPU) seconds, and the peak."""
+    """Return medians of (wall, CPU) seconds over the steps that count, and the peak memory."""
     counted = [step for steps in runs for step in steps[warm_up:]]
     medians = {
         phase: [statistics.median(step[phase][k] for step in counted) for k in (0, 1)]
@@ -155,7 +156,7 @@ def summary(runs: list[Steps], warm_up: int) -> dict[str, Any]:
 
 
 def rows_of(found: dict[tuple[str, str], dict[str, Any]]) -> list[list[str]]:
-    """A line per setting and side."""
+    """Return a line per setting and side."""
     lines = []
     for (setting, side), one in found.items():
         cells = [f"{one[phase][0]:.1f} ({one[phase][1]:.1f})" for phase in PHASES]
@@ -165,14 +166,14 @@ def rows_of(found: dict[tuple[str, str], dict[str, Any]]) -> list[list[str]]:
 
 
 def better(found: dict[tuple[str, str], dict[str, Any]]) -> tuple[str, dict[str, Any]]:
-    """TRL's quicker setting, and its figures."""
+    """Return TRL's faster setting and its figures."""
     peers = [(setting, one) for (setting, side), one in found.items() if side == "TRL"]
     return min(peers, key=lambda pair: pair[1]["step"][0])
 
 
 def ratios(found: dict[tuple[str, str], dict[str, Any]], least: Least) -> list[list[str]]:
-    """How many times less ours takes than TRL in its better setting, beside the targets and what
-    nothing exceeds."""
+    """Describe the ratios of TRL's better setting to ours, with the targets and the theoretical
+    limits."""
     setting, peer = better(found)
     lines = []
     for (ours, side), one in found.items():
@@ -191,8 +192,8 @@ def ratios(found: dict[tuple[str, str], dict[str, Any]], least: Least) -> list[l
 
 
 def rewards_of(found: dict[tuple[str, str], list[Steps]]) -> list[list[str]]:
-    """A line per setting and side: mean reward of each third of the steps, over all seeds, and of
-    the last by seed; and the seconds of each seed's steps."""
+    """Return a line per setting and side: the mean reward of each third of the steps over all
+    seeds, that of the last third by seed, and the seconds of each seed's steps."""
     lines = []
     for (setting, side), runs in found.items():
         third = max(len(runs[0]) // 3, 1)
@@ -210,8 +211,7 @@ def rewards_of(found: dict[tuple[str, str], list[Steps]]) -> list[list[str]]:
 
 @dataclass(frozen=True)
 class Least:
-    """What a step takes at least on this machine, however it is written, as long as it computes all
-    of it."""
+    """Lower bounds of a step's time and memory on this machine."""
 
     generate_s: float
     train_s: float
@@ -223,13 +223,13 @@ class Least:
 
 
 def least(args: argparse.Namespace) -> Least:
-    """Seconds of the matrix products alone, in `product_format`; bytes of what an optimiser step
-    reads and writes.
+    """Return the seconds of the matrix products alone, in `product_format`, and the bytes that an
+    optimizer step reads and writes.
 
     Products take 2 operations per weight and token forward, 2 for the gradients of their inputs
-    and, where weights are trained, 2 for those, at the rate that a product of the model's size
-    reaches here. The prompts and attention are left out. All weights are trained in float32, with a
-    gradient and Adam's two moments; beside adapters, which are left out, they lie there in
+    and, if weights are trained, 2 for theirs, at the rate that a product of the model's size
+    reaches here. Prompts and attention are left out. Trained weights are in float32, with a
+    gradient and Adam's two moments; with adapters, which are left out, weights are in
     `product_format`.
     """
     torch.set_num_threads(args.threads)
@@ -243,8 +243,8 @@ def least(args: argparse.Namespace) -> Least:
 
 
 def operations_per_s(num_rows: int, dtype: torch.dtype) -> float:
-    """What a product of so many rows with a layer of the model reaches here, with a packed weight
-    or as it is."""
+    """Return the operations per second of a product of `num_rows` rows with a layer of the model,
+    with the faster of a packed and a plain weight."""
     layer, states = (
         torch.nn.Linear(576, 1536, bias=False, dtype=dtype),
         torch.randn(num_rows, 576, dtype=dtype),
@@ -257,14 +257,14 @@ def operations_per_s(num_rows: int, dtype: torch.dtype) -> float:
 
 
 def product_format() -> str:
-    """The narrowest format in which this processor multiplies."""
+    """Return the narrowest format in which this processor multiplies."""
     return "bfloat16" if has_bfloat16_products() else "float32"
 
 
 def write_prompts(folder: Path, num_rows: int, num_examples: int = 0) -> Path:
-    """The training rows of the recipe `text`, over and over, as both sides read them.
+    """Write the training rows of the recipe `text`, repeated, as both sides read them.
 
-    Args: num_examples: how many others stand in front of each, solved.
+    Args: num_examples: number of other rows, solved, in front of each.
     """
     spec = GenerateSpec.model_validate(load_recipe("text").data.train[0])
     rows = [json.loads(line) for line in materialise(spec, folder).read_text().splitlines()]
@@ -281,7 +281,7 @@ def write_prompts(folder: Path, num_rows: int, num_examples: int = 0) -> Path:
 
 
 def _solved(row: dict[str, Any]) -> list[dict[str, str]]:
-    """Its messages, answered."""
+    """Return the messages of a row, with the answer."""
     return [*row["prompt"], {"role": "assistant", "content": _answer(row)}]
 
 
@@ -342,7 +342,7 @@ def main() -> None:
 
 
 def settings_of(args: argparse.Namespace, setting: str, seed: int, folder: Path) -> dict[str, Any]:
-    """What both sides are told."""
+    """Return the settings that both sides get."""
     return {
         **SETTINGS[setting],
         "model": locate(MODEL, Home.default().models),
@@ -366,7 +366,7 @@ def settings_of(args: argparse.Namespace, setting: str, seed: int, folder: Path)
 def report(
     args: argparse.Namespace, found: dict[tuple[str, str], list[Steps]], versions: dict[str, str]
 ) -> None:
-    """Print the tables of times, and put them into the page if asked."""
+    """Print the tables of times, and put them into docs/benchmarks.md if asked."""
     sums = {key: summary(runs, args.warm_up) for key, runs in found.items()}
     heads = ["setting", "side", "generate s (CPU s)", "train s (CPU s)", "step s (CPU s)"]
     first = page.table([*heads, "generated tokens/s", "tokens/s overall", "peak GB"], rows_of(sums))
@@ -389,7 +389,7 @@ def report(
 def report_rewards(
     args: argparse.Namespace, found: dict[tuple[str, str], list[Steps]], versions: dict[str, str]
 ) -> None:
-    """Print what was earned, and put it into the page if asked."""
+    """Print the rewards, and put them into docs/benchmarks.md if asked."""
     heads = [
         "setting",
         "side",
@@ -409,7 +409,7 @@ def report_rewards(
 
 
 def about(args: argparse.Namespace) -> str:
-    """What is trained on what."""
+    """Describe the model and the sizes of the step."""
     sizes = f"{args.prompts} prompts x {args.samples} samples x {args.new_tokens} tokens"
     if args.examples:
         sizes += f", {args.examples} solved examples in front of each prompt"
@@ -417,27 +417,27 @@ def about(args: argparse.Namespace) -> str:
 
 
 def command() -> str:
-    """What was called, less where its tables went."""
+    """Return the command line without `--write`."""
     return shlex.join(
         ["python", "-m", "benchmarks.trl", *(word for word in sys.argv[1:] if word != "--write")]
     )
 
 
 def learning_rate(args: argparse.Namespace) -> float:
-    """One that shows in a few steps where rewards are compared, and one that changes little where
-    time is."""
+    """Return a learning rate with an effect after few steps if rewards are compared, else a small
+    one."""
     if not args.free:
         return 1e-6
     return 5e-4 if args.lora else 5e-5
 
 
 def trained(args: argparse.Namespace) -> str:
-    """Which weights."""
+    """Describe the trained weights."""
     return "adapters of rank 16" if args.lora else "all weights"
 
 
 def kept(args: argparse.Namespace) -> str:
-    """What a step cannot do without."""
+    """Describe the memory that a step needs at least."""
     return "the frozen weights" if args.lora else "weights, gradients and Adam's moments"
 
 
@@ -450,7 +450,7 @@ def publish(args: argparse.Namespace, what: str, body: str) -> None:
 
 
 def processor() -> str:
-    """Of what kind it is, which decides most of what is compared; each has sections of its own."""
+    """Return a suffix of titles for the type of processor, since each type has its own sections."""
     if torch.cpu._is_amx_tile_supported():
         return ""
     return ", without tiles" if has_bfloat16_products() else ", without bfloat16"

@@ -1,8 +1,9 @@
 """Our side of `make bench-trl` and `make bench-scaling`: backend, rollout engine and stack of the
 recipe `text`.
 
-Takes and gives what `trl_peer` does: a line on standard input is a step, its figures a line of
-JSON. With `ranks`, as many processes share the prompts and the threads, and the first one answers.
+Input and output are as in `trl_peer`: each line on standard input is a step, whose figures are
+printed as a line of JSON. With `ranks`, as many processes share the prompts and the threads, and
+the first one answers.
 """
 
 from __future__ import annotations
@@ -37,14 +38,14 @@ from schemas.recipe import Recipe
 
 
 class Forced(RolloutEngine):
-    """Nothing ends a reply but its limit."""
+    """Rollout engine whose replies end only at their length limit."""
 
     def _eos_ids(self) -> tuple[int, ...]:
         return (-1,)
 
 
 class Clock:
-    """Seconds of the wall and of the processor since it was made; a GPU's work is waited for."""
+    """Wall-clock and CPU seconds since its creation; it waits for pending GPU work."""
 
     def __init__(self) -> None:
         self.wall, self.cpu = time.perf_counter(), time.process_time()
@@ -56,10 +57,10 @@ class Clock:
 
 
 def recipe_of(settings: dict[str, Any]) -> Recipe:
-    """The recipe `text` with the bench's sizes; what it does not set is what a user gets.
+    """Return the recipe `text` with the bench's sizes, and the defaults of a user otherwise.
 
-    Where the number of tokens is given, all of them are trained, as TRL does, whatever their
-    advantages.
+    If the number of tokens is fixed, all of them are trained whatever their advantages, as TRL
+    does.
     """
     adapters = settings["lora"] and {
         "rank": settings["lora"]["r"],
@@ -84,7 +85,7 @@ def recipe_of(settings: dict[str, Any]) -> Recipe:
 
 
 class Side:
-    """Everything of one worker."""
+    """Backend, engine and stack of one worker."""
 
     def __init__(self, recipe: Recipe, source: str, rank_info: RankInfo, *, forced: bool) -> None:
         algorithm_cls, config = algorithms.resolve(recipe.algorithm, "algorithm")
@@ -119,7 +120,7 @@ class Side:
         )
 
     def step(self, items: list[dict[str, Any]], number: int) -> dict[str, Any]:
-        """Roll out, reward, train; what it took."""
+        """Roll out, reward and train; return the figures."""
         whole = Clock()
         rollout = self.engine.rollout(prompt_batch(items), number)
         assert rollout is not None
@@ -139,7 +140,7 @@ class Side:
 
 
 def serve(rank: int, settings: dict[str, Any], meeting: str, answers: int | None) -> None:
-    """Be one rank: take a step whenever the first one is told to, until it is told no more."""
+    """Run one rank: take a step whenever the first rank is told to, until the input ends."""
     num_ranks = settings["ranks"]
     info = RankInfo(rank, num_ranks, settings["device"], settings["threads"] // num_ranks)
     if info.device_kind == "cpu":
@@ -167,7 +168,7 @@ def serve(rank: int, settings: dict[str, Any], meeting: str, answers: int | None
 
 
 def _together(every: list[dict[str, Any]]) -> dict[str, Any]:
-    """The slowest rank's times; tokens and memory of all."""
+    """Merge the figures of all ranks: the slowest times, the sums of tokens and memory."""
     sums = {name: sum(one[name] for one in every) for name in ("tokens", "peak_bytes")}
     times = {name: max(one[name] for one in every) for name in ("generate", "train", "step")}
     return {**times, **sums, "reward": sum(one["reward"] for one in every) / len(every)}
@@ -179,7 +180,7 @@ def _answer(descriptor: int | None, said: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Answer lines with steps until there are no more."""
+    """Take a step for each line of standard input."""
     answers = os.dup(1)
     os.dup2(2, 1)  # what libraries print is not for the other side
     settings = {"ranks": 1} | json.loads(sys.argv[1])

@@ -1,4 +1,4 @@
-"""TRL's side of `make bench-trl`; run by TRL's own interpreter, it imports nothing of this
+"""TRL's side of `make bench-trl`; it is run by TRL's own interpreter and imports nothing of this
 repository.
 
 Each line on standard input lets `GRPOTrainer` take one step; its figures go to standard output as a
@@ -26,7 +26,7 @@ NUMBER = re.compile(r"-?\d+(?:,\d{3})*(?:\.\d+)?")
 
 
 class Clock:
-    """Seconds of the wall and of the processor since it was made; a GPU's work is waited for."""
+    """Wall-clock and CPU seconds since its creation; it waits for pending GPU work."""
 
     def __init__(self):
         self.wall, self.cpu = time.perf_counter(), time.process_time()
@@ -38,7 +38,7 @@ class Clock:
 
 
 class Timed(GRPOTrainer):
-    """Remembers how long its generation took, and how many tokens came of it."""
+    """GRPOTrainer that records the time of its generation and the number of tokens."""
 
     generated = (0.0, 0.0)
     num_tokens = 0
@@ -52,7 +52,7 @@ class Timed(GRPOTrainer):
 
 
 class Turns(TrainerCallback):
-    """Takes a step when it is told to, and says what it took."""
+    """Callback that takes a step when told to, and prints its figures."""
 
     def __init__(self, out, rewards):
         self.out, self.rewards, self.trainer = out, rewards, None

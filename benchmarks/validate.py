@@ -1,9 +1,9 @@
-"""Validation of a SkyRL Parquet file beside the plain loop over rows that SkyRL's own page offers
-(its section 7).
+"""Validation of a SkyRL Parquet file, compared with the plain loop over rows in SkyRL's
+documentation (section 7).
 
-Both run in a process of their own, one after the other, on the same file; peak memory is counted
-above what the process had after its imports, CPU seconds over all threads. The loop is timed alone,
-without `load_dataset`, which it needs first.
+Both run in their own process, one after the other, on the same file; peak memory is counted above
+that after the imports, CPU seconds over all threads. The loop is timed alone, without
+`load_dataset`, which it needs first.
 
     python -m benchmarks.validate [--rows 1000000]
 """
@@ -24,7 +24,7 @@ ROUNDS = 3
 
 
 def generate(path: Path, num_rows: int) -> None:
-    """A GSM8K-like file, every row different, in row groups of `CHUNK`."""
+    """Write a GSM8K-like file with different rows, in row groups of `CHUNK`."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -61,12 +61,12 @@ def _row(i: int) -> dict:
 
 
 def peak_mib() -> float:
-    """The most memory this process has had."""
+    """Return the peak memory of this process in MiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def plain_loop(path: str, cache: str) -> dict[str, float]:
-    """The checks of the page, row by row."""
+    """Run the documentation's checks, row by row."""
     from datasets import disable_progress_bars, load_dataset
 
     disable_progress_bars()
@@ -99,7 +99,7 @@ def plain_loop(path: str, cache: str) -> dict[str, float]:
 
 
 def validation(path: str, folder: str) -> dict[str, float]:
-    """What `rl-train validate` does, the sha256 of the file included."""
+    """Run the checks of `rl-train validate`, including the sha256 of the file."""
     import pandas  # noqa: F401
     import pandera.pandas  # noqa: F401
     import pyarrow.compute
@@ -122,7 +122,7 @@ def validation(path: str, folder: str) -> dict[str, float]:
 
 
 def measured(which: str, path: Path) -> dict[str, float]:
-    """One side, in a fresh process."""
+    """Measure one side in a new process."""
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         command = [sys.executable, "-m", "benchmarks.validate", "--only", which, str(path), folder]
         done = subprocess.run(command, check=True, capture_output=True, text=True)

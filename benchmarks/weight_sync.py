@@ -1,8 +1,8 @@
-"""`make bench-weight-sync`: a sync of every kind beside the gather alone and memcpy of as many
-bytes.
+"""`make bench-weight-sync`: every kind of sync, compared with the gather alone and with memcpy of
+as many bytes.
 
-One process trains, one samples, each on a thread of its own. Every sync sends: the weights count as
-changed in between.
+One process trains and one samples, each on its own thread. Every sync sends, since the weights are
+marked as changed in between.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CASES = {
 
 
 class Toucher:
-    """Makes the weights count as changed."""
+    """Worker that marks the weights as changed."""
 
     def __init__(self, backend: FSDPBackend) -> None:
         self.backend = backend
@@ -98,7 +98,7 @@ def memcpy(num_bytes: int, repeats: int) -> float:
 
 
 def best(work: Callable[[], Any], repeats: int) -> float:
-    """Seconds of the fastest run."""
+    """Return the seconds of the fastest run."""
     seconds = []
     for _ in range(repeats):
         start = time.perf_counter()

@@ -23,8 +23,8 @@ from rl_core.kernels.gate_backward import backward_of_gate
 
 
 def adapted_mlp(states: Tensor, layers: Sequence[nn.Module]) -> Tensor | None:
-    """Return down(silu(gate(states)) * up(states)), [..., H]; None if a layer is not plainly
-    adapted.
+    """Return down(silu(gate(states)) * up(states)), [..., H]; None if a layer has no
+    `trained_parts`, a bias or hooks.
 
     Args: layers: gate, up and down.
     """

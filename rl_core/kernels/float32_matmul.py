@@ -24,8 +24,7 @@ garbage-collected."""
 
 
 def has_bfloat16_products() -> bool:
-    """Return True if this processor has instructions for bfloat16 matrix products that oneDNN
-    uses."""
+    """Return True if oneDNN has bfloat16 matrix products for this processor."""
     import torch
 
     return torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
@@ -101,8 +100,8 @@ def multiplied_as_bfloat16(dtype: torch.dtype) -> Iterator[None]:
 
 
 def widen_products() -> bool:
-    """Compute this process's bfloat16 products in float32 from now on. Returns: False if the CPU
-    has bfloat16 instructions, so that nothing changes.
+    """Compute this process's bfloat16 products in float32 from now on. Returns: False if oneDNN has
+    bfloat16 products for this processor, so that nothing changes.
 
     `make bench-products` measures the savings.
     """
