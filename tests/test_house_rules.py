@@ -30,7 +30,7 @@ LONGER = {"rl_core/data_proto/proto.py": 600}
 """One class with every method that verl's has."""
 UNFINISHED = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|X" + r"XX)\b")
 ABSOLUTE = re.compile(r"""(?<![\w.])/(work|root|home)/\w""")
-RIDDLE = re.compile(r"(What|Whether|How)\s")
+RIDDLE = re.compile(r"(What|Whether|How|Of|Where|Why|Which|Those|As)\s")
 """Beginnings of docstrings that only make sense next to the documented name."""
 REGISTRY_HOST = re.compile(
     r"\b(?:pypi\.org|pythonhosted\.org|huggingface\.co|docker\.io|ghcr\.io|quay\.io|download\.pytorch\.org"
@@ -162,6 +162,7 @@ def test_every_package_has_a_readme():
         ('"""What it does."""', ["1: What it does."]),
         ('x = 1\n"""Whether it is on."""', ["2: Whether it is on."]),
         ('class A:\n    b: int\n    """How many."""', ["3: How many."]),
+        ('x = 1\n"""Of both sides."""', ["2: Of both sides."]),
         ('"""However: a value."""', []),
         ('def f():\n    """Return what is left."""', []),
     ],

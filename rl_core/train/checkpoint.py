@@ -32,7 +32,7 @@ from rl_core.train.trained import Trained
 _CONTENTS = "contents.json"
 
 Settings = dict[str, Any]
-"""As torch's `state_dict()` and parameter groups have them."""
+"""Settings in the form of torch's `state_dict()` and parameter groups."""
 
 
 class Sharded(TypedDict, total=False):
@@ -53,7 +53,7 @@ class Counts(TypedDict):
 
 
 class RandomState(TypedDict):
-    """Of a rank's generators."""
+    """State of a rank's random number generators."""
 
     python: tuple[object, ...]
     numpy: Settings | tuple[str, NDArray[np.uint32], int, int, float]

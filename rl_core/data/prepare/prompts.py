@@ -52,7 +52,7 @@ class PreparationSettings:
     allowed_env_classes: AllowedEnvClasses
     default_env_class: str | None = None
     policy: Literal["fail", "drop"] = "fail"
-    """As for `apply_policy`, like `max_bad_fraction`."""
+    """Policy for bad rows: fail, or drop at most `max_bad_fraction` of them; see `apply_policy`."""
     max_bad_fraction: float = 0.0
     prompt_key: str = "prompt"
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)

@@ -29,7 +29,7 @@ The applied function takes a job and an `Advance`. Jobs and results must be pick
 
 _PR_SET_PDEATHSIG = 1
 _progress: Connection | None = None
-"""In a worker: where it says how far it is."""
+"""Connection on which a worker reports its progress; None outside of workers."""
 
 
 def num_cores() -> int:
@@ -88,7 +88,7 @@ def _listen(said: Connection, advance: Advance) -> None:
 
 
 def _start(progress: Connection, parent: int) -> None:
-    """In a worker, before its first job."""
+    """Set up a worker before its first job: it ends when its parent does."""
     global _progress
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -97,7 +97,7 @@ def _start(progress: Connection, parent: int) -> None:
 
 
 def _work(function: str, job: Any) -> Any:
-    """In a worker: one job."""
+    """Run one job in a worker."""
     assert _progress is not None
     # A few bytes are written at once, so that workers need no lock.
     return named_function(function)(job, _progress.send)

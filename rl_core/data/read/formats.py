@@ -1,4 +1,4 @@
-"""Which reader takes a file, by its extension."""
+"""Readers of raw files, by file extension."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -44,7 +44,7 @@ class Turns:
     end_id: int | None
     """Token that ends an assistant's turn; None if the next role's mark does."""
     opening_ids: frozenset[int]
-    """Those of `stop_ids` that open another role's turn."""
+    """Tokens among `stop_ids` that open another role's turn."""
     control_ids: frozenset[int]
     """Special tokens that are not text: begin, end and padding, and the tokens around contents."""
     cannot: str = ""
