@@ -62,12 +62,13 @@ class OneLoop:
     ) -> None:
         self.recipe = recipe
         training = recipe.training
-        # In an order that the seed decides, all prompts before any comes again.
+        # The seed decides the order; every prompt is used once before any is used again.
         num_prompts = training.prompts_per_step
         self.source = training_source(items, num_prompts, recipe.seed, recipe.data.blend)
         algorithm_cls, config = algorithms.resolve(recipe.algorithm, "algorithm")
         self.algorithm = algorithm_cls(config)
-        # The policy, its optimiser and its learning rates; LoRA adapters where the recipe has any.
+        # The policy, its optimizer and its learning rate schedule; LoRA adapters if the recipe has
+        # them.
         self.backend = FSDPBackend(
             TextBundle(source, recipe.model),
             recipe.fsdp,
@@ -79,9 +80,9 @@ class OneLoop:
             with_reference=False,
             rank_info=rank_info,
         )
-        # A pass computes the prompt of siblings once, where the model allows it.
+        # A forward pass computes the prompt of siblings once, if the model allows it.
         self.share_prompts = self.backend.enable_prompt_sharing()
-        # Samples with the very module that is trained.
+        # Samples with the module that is trained.
         self.engine = RolloutEngine(
             self.backend,
             recipe.rollout,
@@ -134,13 +135,16 @@ class OneLoop:
         rollout = rollout.to(self.backend.device)
         acts_BT = rollout.tensor("response_mask") != 0
         num_tokens, num_rows = float(acts_BT.sum()), float(acts_BT.any(1).sum())
-        # A pass's loss is its share of the whole batch's: passes of any size give one gradient.
+        # The loss of a pass is a share of the whole batch's loss, so the size of passes does not
+        # change the gradient.
         denominators = Denominators(num_tokens, num_rows, self.recipe.rollout.max_new_tokens)
-        # Replies as good as all their siblings teach nothing; they count in the denominators alone.
+        # Replies as good as all their siblings have no gradient; they only count in the
+        # denominators.
         taught_B = acts_BT.any(1) & (rollout.tensor("advantages") != 0).any(1)
         rows = taught_B.nonzero()[:, 0].tolist()
         size = self.recipe.placement.micro_batch_size or len(rollout)
-        # Where nobody learns, one pass without a row: the optimiser's momentum moves on regardless.
+        # If no row has a gradient, there is one empty pass: the optimizer's momentum still moves
+        # the weights.
         passes = by_row_count(rows, size) or [[]]
         total = 0.0
         for number, chosen in enumerate(passes, start=1):
@@ -163,7 +167,7 @@ class OneLoop:
         )
         loss, _ = self.algorithm.loss(
             log_probs_BT=log_probs_BT,
-            # With one step for each rollout the policy that sampled is the one that is trained: all
+            # With one optimizer step per rollout, the sampling policy is the trained one: all
             # ratios are 1, and their gradient is that of the log-probabilities.
             old_log_probs_BT=log_probs_BT.detach(),
             advantages_BT=micro.tensor("advantages"),

@@ -73,8 +73,8 @@ class AdaptedLinear(lora.Linear):
         whole_NO: Any = _Adapted.apply(
             states_NI, base.weight, base.bias, down.weight, up.weight, scaling
         )
-        # Not within it: some models go on in place, which a function's output must not be a view
-        # for.
+        # The view is taken outside the autograd function: some models change the result in place,
+        # which autograd forbids for views that a custom function returns.
         return whole_NO.view(*x.shape[:-1], base.out_features)
 
 

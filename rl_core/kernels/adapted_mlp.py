@@ -57,7 +57,8 @@ class _AdaptedGated(torch.autograd.Function):
         whole_NH, down_NR = product((silu(gated_NM) * raised_NM).to(computed), down, scalings[2])
         ctx.save_for_backward(states, gated_NM, raised_NM, gate_NR, up_NR, down_NR, *weights)
         ctx.scalings = scalings
-        # No view for autograd: models may add to what they are given in place (Llama 4's experts).
+        # Not `view`, which autograd would track: models may add to the result in place (Llama 4's
+        # experts).
         return torch.ops.aten._unsafe_view(
             whole_NH.to(given), [*states.shape[:-1], whole_NH.shape[1]]
         )

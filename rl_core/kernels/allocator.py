@@ -10,12 +10,12 @@ from __future__ import annotations
 import ctypes
 import os
 
-# Numbers of glibc's malloc.h.
+# Parameter numbers from glibc's malloc.h.
 M_TRIM_THRESHOLD, M_MMAP_MAX, M_ARENA_MAX = -1, -4, -8
 SETTINGS = (
-    # All threads, that of the backward pass among them, share what is free.
+    # All threads, including that of the backward pass, share one arena.
     (M_ARENA_MAX, 1),
-    # Large blocks come from there, too.
+    # Large blocks come from that arena, too.
     (M_MMAP_MAX, 0),
     (M_TRIM_THRESHOLD, 2**31 - 1),
 )
@@ -27,7 +27,7 @@ def keep_freed_memory() -> bool:
 
     Call it before the first tensor. C libraries other than glibc stay as they are.
     """
-    # torch reads it once, when it first allocates.
+    # torch reads this once, at its first allocation.
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     return mallopt is not None and all([mallopt(name, value) for name, value in SETTINGS])

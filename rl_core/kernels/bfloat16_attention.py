@@ -141,8 +141,9 @@ def _matrices(states: Tensor, key: Tensor) -> Tensor:
 
 def _weights(query: Tensor, key: Tensor, mask: Tensor, scale: float) -> Tensor:
     """Return the attention weights [M, H / K * Q, L], rounded once."""
-    # The largest of all scores will do, those behind the mask included: the softmax subtracts once
-    # more. In bfloat16 torch finds it among rows eight times as fast as within one.
+    # The maximum over all keys is good enough, even if the mask hides some: the softmax subtracts
+    # its own maximum again. In bfloat16, torch computes a maximum across rows eight times as fast
+    # as within one.
     largest = torch.bmm(_matrices(key, key), _matrices(query, key).mT).amax(-2)
     scores = _less(query, key, [largest.view(query.shape[:3])])
     weights = torch.add(mask, scores.view(*query.shape[:3], -1), alpha=scale).softmax(-1)

@@ -89,7 +89,8 @@ def multiplied_as_bfloat16(dtype: torch.dtype) -> Iterator[None]:
     if dtype is not torch.bfloat16 or not has_bfloat16_products():
         yield
         return
-    # It cannot be asked of a single product, and torch's older switch for it slows thin ones.
+    # The precision cannot be set for a single product, and torch's older switch slows thin
+    # products.
     settings: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
     before = settings.fp32_precision
     settings.fp32_precision = "bf16"

@@ -72,7 +72,8 @@ def _same_as(mlp: Any) -> GatedMLP | None:
     theirs, own = asked(mlp, probe), asked(ours, probe)
     if not isinstance(theirs, Tensor) or own is None or theirs.shape != own.shape:
         return None
-    # By their size: small weights make small results, and none at all would prove nothing.
+    # The difference is relative: small weights give small results. An output of zero would prove
+    # nothing.
     difference, size = (theirs.float() - own.float()).norm(), theirs.float().norm()
     return ours if difference <= ALIKE * size and size > 0 else None
 
@@ -95,7 +96,8 @@ class _Gated(torch.autograd.Function):
         gated_NM, raised_NM = states_NH @ gate_MH.t(), states_NH @ up_MH.t()
         ctx.save_for_backward(states, gated_NM, raised_NM, gate_MH, up_MH, down_HM)
         made_NH = (silu(gated_NM) * raised_NM) @ down_HM.t()
-        # No view for autograd: models may add to what they are given in place (Llama 4's experts).
+        # Not `view`, which autograd would track: models may add to the result in place (Llama 4's
+        # experts).
         return torch.ops.aten._unsafe_view(made_NH, [*states.shape[:-1], len(down_HM)])
 
     @staticmethod

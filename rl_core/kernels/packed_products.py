@@ -96,7 +96,7 @@ class Product:
             weights = [_merged(layer) for layer in layers]
         elif adapters:
             downs = torch.cat([down.weight for down, _, _ in adapters])
-            # Each layer reads its own part of what comes from all the adapters' A.
+            # The products with A are concatenated; each layer's B reads only its own part of them.
             ups = torch.block_diag(*(up.weight * scaling for _, up, scaling in adapters))
             short = -(downs.shape[1] + len(downs)) % TILE_ROW
             self.narrow = self._packed([pad(downs, (0, 0, 0, short))])

@@ -72,8 +72,8 @@ class Rectangle:
         hidden_RQL = distance_RQL < 0
         if cut is not None:
             hidden_RQL |= distance_RQL >= cut
-            # Far behind the end of a row nothing would be left to see, and a softmax over nothing
-            # is not a number.
+            # A padding query far behind the end of its row would see no key, and its softmax would
+            # be NaN.
             hidden_RQL[..., 0] &= ~hidden_RQL.all(-1)
         mask_RQL = torch.zeros(hidden_RQL.shape, dtype=dtype, device=device)
         return mask_RQL.masked_fill_(hidden_RQL, float("-inf"))[:, None]
@@ -200,7 +200,7 @@ class _Spread(torch.autograd.Function):
             grad_SGF = grad_MF.index_select(0, places.places_SG.flatten().clamp_min(0))
             grad_SGF = grad_SGF.unflatten(0, places.places_SG.shape)
             grad_SGF.masked_fill_((places.places_SG < 0)[..., None], 0)
-            # Their sum is rounded once, not at every place.
+            # The sum is rounded once, not at every place.
             sum_SF = grad_SGF.sum(1, dtype=torch.promote_types(grad_MF.dtype, torch.float32))
             grad_NF.index_copy_(0, places.repeated_S, sum_SF.to(grad_NF.dtype))
         return grad_NF, None

@@ -93,11 +93,11 @@ class _Norm(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:  # type: ignore[override]
         states, weight, scale = ctx.saved_tensors
-        # Beside adapters the weight is frozen.
+        # With adapters the weight is frozen.
         wanted = [*ctx.needs_input_grad[:2], False]
         n, grad = states.shape[-1], grad.to(states.dtype)
-        # The gradient of a LayerNorm whose mean is zero and whose scale is this, but for the mean
-        # that it takes away.
+        # This is the gradient of a LayerNorm with mean zero and this scale, except for the gradient
+        # through the mean, which LayerNorm subtracts and which is added back below.
         grad_states, grad_weight, _ = torch.ops.aten.native_layer_norm_backward(
             grad,
             states,

@@ -30,8 +30,8 @@ def backbone_name(model: Any) -> str | None:
     prefix = model.base_model_prefix
     if prefix in model._modules:
         return prefix
-    # Some have another prefix than the name they use (Llama 4). A part with a head of its own is no
-    # backbone.
+    # Some models have another prefix than the attribute they use (Llama 4). A part with its own
+    # head is not a backbone.
     words = words_of(model)
     for name, child in model._modules.items():
         if (

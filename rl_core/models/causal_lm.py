@@ -138,7 +138,7 @@ class CausalLMPolicy(nn.Module):
         projection = self.language_model.get_output_embeddings()
         is_plain = isinstance(projection, nn.Module) and is_plain_head(projection)
         if is_plain and projection.weight.is_cpu and projection.weight.dtype is torch.bfloat16:
-            # In the format that a product which is not rounded wants both factors in.
+            # Products with unrounded results need both factors in float32.
             weight: Any = projection.weight
             self._wide_head = weight.detach().float()
         try:

@@ -156,7 +156,7 @@ def _slopes(ctx: Any, vocabulary: _Vocabulary, start: int, grad_N: Tensor) -> tu
     shares_NC, own_N = ctx.kept.pop(start, None) or vocabulary.softmax(vocabulary.logits(start))
     share_N = (own_N - normaliser_N).clamp_(min=LEAST_LOG).exp_()
     rows_R, columns_R = _places(targets_N, start, shares_NC.shape[1])
-    # p - 1 from what p was rounded to would be wrong where a target is nearly sure.
+    # p - 1 from the rounded p would be inaccurate for targets with a probability near 1.
     shares_NC[rows_R, columns_R] = (log_probs_N.expm1() / share_N)[rows_R].to(shares_NC.dtype)
     return shares_NC, (-ctx.scale * grad_N * share_N)[:, None]
 
@@ -236,8 +236,8 @@ class _Vocabulary:
         """Index of each chunk's first word."""
         wide = torch.promote_types(hidden_NH.dtype, torch.float32)
         self._rooms = [hidden_NH.new_empty(num_rows * self.size, dtype=wide) for _ in range(2)]
-        # A CPU wants both factors in the format of the product, and the states of every chunk are
-        # the same.
+        # On a CPU both factors must have the format of the product; the states are converted once,
+        # since they are the same for every chunk.
         self._states_NH = hidden_NH.to(wide) if hidden_NH.is_cpu else hidden_NH
 
     def words(self, start: int) -> Tensor:
@@ -259,7 +259,7 @@ class _Vocabulary:
         normaliser, [N]."""
         shares_NC = self._cut(logits_NC.shape[1])[1]
         torch.softmax(logits_NC, 1, out=shares_NC)
-        # The word with the largest logit says it with the least rounding.
+        # The word with the largest logit gives the normaliser with the least rounding.
         return shares_NC, logits_NC.amax(1) - shares_NC.amax(1).log_()
 
     def _cut(self, num_words: int) -> list[Tensor]:

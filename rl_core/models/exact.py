@@ -261,8 +261,8 @@ def _seen(
         .mul_(scale)
         .masked_fill_(hidden_BQL[:, None], float("-inf"))
     )
-    # The largest is the same in every order. A query that sees nothing must not become one that is
-    # no number.
+    # The maximum does not depend on the order of keys. Its lower bound keeps a query that sees no
+    # key from becoming NaN.
     weights = (scores - scores.amax(-1, keepdim=True).clamp_min(-1e30)).exp_()
     total, seen = torch.zeros_like(weights[..., :1]), torch.zeros_like(queries)
     for part, block in zip(weights.split(KEYS, -1), matrices[2].split(KEYS, 1), strict=True):

@@ -48,7 +48,7 @@ def why_not(model: Any) -> str | None:
     if it would not."""
     if not model.config._attn_implementation.startswith("sdpa"):
         return f"its attention is {model.config._attn_implementation}, not sdpa"
-    # What is dropped would be the same for all siblings.
+    # Dropout would drop the same elements for all siblings.
     if (model.training and getattr(model.config, "attention_dropout", 0)) or any(
         module.p and module.training for module in model.modules() if isinstance(module, nn.Dropout)
     ):

@@ -199,8 +199,7 @@ class PairEngine:
         }
         if references_N2 is not None:
             margin_N = self.beta * _ahead(sums_N2 - references_N2)
-            # A tie tells nothing: before training every margin is one, and half of them count as
-            # right.
+            # A tie counts as half right: before training every margin is zero.
             tensors |= {"reward_margin": margin_N, "reward_accuracy": 0.5 * (margin_N.sign() + 1)}
         columns = {
             name: list(batch.non_tensor_batch[name][::2])

@@ -128,8 +128,8 @@ def _state(backend: Trained) -> Sharded:
 
 
 def _counts(backend: Trained) -> Counts:
-    # Its groups are for the fused step alone, may be others on other ranks, and have the same
-    # settings.
+    # The parameter groups all have the same settings. They exist only for the fused step and may
+    # differ between ranks, so the first one stands for all.
     settings = {
         key: one for key, one in backend.optimizer.param_groups[0].items() if key != "params"
     }

@@ -240,7 +240,7 @@ class FSDPBackend:
             stack.enter_context(torch.no_grad())
             stack.enter_context(evaluation_mode(self.policy))
             if self.reference is None:
-                # peft marks what is trained in passing, and on gathered copies the mark would be
+                # peft sets requires_grad as a side effect, and on gathered copies that would be
                 # lost with them.
                 fsdp_wrap.reshard(self.policy)
                 stack.enter_context(model.disable_adapter())
@@ -392,11 +392,10 @@ class FSDPBackend:
         )
         # torch types the values of a state dict as anything; those of a model's are tensors.
         state = cast("dict[str, Tensor]", get_model_state_dict(self.policy, options=options))
-        # It also holds what is known under a second name, as a tied head is, and there even what is
-        # frozen.
+        # The state dict also has entries under a second name, such as a tied head, even if frozen.
         state = {name: state[name] for name in self.trainable} if state else {}
-        # What lies whole on this CPU already is handed out as itself, and would change with the
-        # next step.
+        # Tensors that are unsharded on this CPU are returned without a copy, and would change with
+        # the next step.
         own = {local_part(value).data_ptr() for value in self.trainable.values()}
         return {
             name: value.clone() if value.data_ptr() in own else value

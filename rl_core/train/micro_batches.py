@@ -151,7 +151,8 @@ def _cut_by_tokens(
     parts = next(cut for num_parts in range(least, len(rows) + 1) if fit(cut := fill(num_parts)))
     wanted = min(at_least, len(rows))
     if len(parts) < wanted:
-        # Other ranks wait for exactly so many, and more may be filled worse than fewer.
+        # Other ranks wait for exactly this number of passes, and `fill` may exceed the limit with
+        # more parts.
         parts = more if fit(more := fill(wanted)) else _split(parts, weigh, wanted)
     return sorted(parts, key=lambda part: -weigh(part))
 

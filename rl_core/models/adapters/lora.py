@@ -134,7 +134,7 @@ def is_adapter(name: str) -> bool:
 def base_name(name: str) -> str:
     """Return the name of a base model's parameter before the injection."""
     plain = name.replace("model.base_model.model.", "model.", 1)
-    # Layers around several parameters of one module are nested.
+    # Wrappers of several parameters of one module are nested.
     return ".".join(part for part in plain.split(".") if part != "base_layer")
 
 

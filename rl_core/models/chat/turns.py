@@ -90,8 +90,8 @@ def continuation(
             f"the chat template {does} the assistant's earlier turns; it cannot carry several turns"
         )
     head, _, rest = whole.partition(mark)
-    # What the template writes between its own opening and a reply, as Idefics3 does a space, the
-    # reply writes itself.
+    # Some templates write something between an opening and a reply (Idefics3 a space); sampled
+    # replies contain it themselves.
     if strict and not (head.startswith(before) and not head[len(before) :].strip()):
         raise CannotContinue(
             f"the chat template rewrites what was said before: {_difference(before, head)}"
@@ -105,7 +105,7 @@ def derive_turns(template: ChatTemplate, tokenizer: Any) -> Turns:
     openings = {role: _first_control(tokenizer, _between(template, role)) for role in ROLES}
     closing = _first_control(tokenizer, _closing(template))
     if closing not in openings.values() and _ignores_generation(template):
-        # What such a template writes after the last reply opens the next one.
+        # In such a template, the tokens after the last reply open the next one.
         closing = None
     found = {one for one in (*openings.values(), closing) if one is not None}
     opening_ids = {
@@ -258,7 +258,8 @@ def _written_ids(template: ChatTemplate, tokenizer: Any) -> set[int]:
     system: list[Message] = [{"role": "system", "content": "."}]
     tried = [[*with_reply([*start, *FIRST], "."), *FIRST] for start in (system, [])] + [FIRST]
     texts = [_rendered(lambda told=told: template.conversation(told)) for told in tried]
-    # The fullest that the template takes: some know no system message, some no second turn.
+    # The longest conversation that the template accepts: some have no system message, some no
+    # second turn.
     text = next((text for text in texts if text), "")
     return set(_encoded(tokenizer, text)) & set(special_ids(tokenizer).values())
 

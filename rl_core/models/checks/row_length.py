@@ -55,12 +55,13 @@ def longest_row(config: Mapping[str, Any]) -> LongestRow | None:
                 )
                 found.append(LongestRow(original, why))
         elif original and positions:
-            # YaRN is often stated beside the length before it.
+            # YaRN configs often state the length before stretching.
             factor = rope.get("factor")
             stretched = original * factor if isinstance(factor, int | float) else 0
             positions = max(positions, int(stretched))
     if (kept := _number(shape.get("keep_window_size"))) is not None:
-        # Doge scores keys by their words alone: of equal ones it drops another as a row goes on.
+        # Doge scores keys by their tokens alone: if several are equal, which one is dropped depends
+        # on the length of the row.
         found.append(
             LongestRow(
                 kept, f"drops keys beyond {kept} (keep_window_size), of words that repeat any one"

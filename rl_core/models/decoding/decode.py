@@ -285,8 +285,8 @@ def _draw(
     random_R1 = torch.rand(
         len(logits_RV), 1, generator=generator, device=logits_RV.device, dtype=torch.float64
     )
-    # A processor's cache holds a few rows; all together would come from memory, and be given back
-    # to the system.
+    # A few rows fit into the processor's cache; all rows together would not, and their memory would
+    # go back to the system each time.
     size = ROWS_IN_CACHE if logits_RV.device.type == "cpu" else len(logits_RV)
     parts = zip(logits_RV.split(size), random_R1.split(size), strict=True)
     drawn = [_draw_rows(part_RV.float(), temperature, random, exact) for part_RV, random in parts]
@@ -302,7 +302,7 @@ def _draw_rows(
     shares_RV = scores_RV.softmax(-1)
     tokens_R = _pick(shares_RV, random_R1) if temperature else shares_RV.argmax(-1)
     if exact:
-        # As training computes it.
+        # The same operations as in training.
         return tokens_R, scores_RV.log_softmax(-1).gather(-1, tokens_R[:, None])[:, 0]
     return tokens_R, shares_RV.gather(-1, tokens_R[:, None])[:, 0].log()
 
@@ -327,5 +327,5 @@ def _pick(weights_RV: Tensor, random_R1: Tensor) -> Tensor:
 
 def _first_beyond(ends_RK: Tensor, point_R1: Tensor) -> Tensor:
     """Return the first index whose end lies beyond the point, [R, 1]; never one without weight."""
-    # Rounding may put the point at the very end.
+    # Rounding may move the point to the very end.
     return torch.searchsorted(ends_RK, point_R1.minimum(ends_RK[:, -1:] * (1 - 1e-12)), right=True)

@@ -92,7 +92,7 @@ def take_rows(layer: Any, row_R: Tensor) -> None:
     if isinstance(layer, GrowingLayer):
         layer.batch_select_indices(row_R)
     else:
-        # What beam search does to a cache: the one such method that layers of every kind have.
+        # Beam search uses this method, the only such one that every kind of layer has.
         layer.reorder_cache(row_R)
 
 

@@ -82,7 +82,7 @@ def _write(
 def _said_by(model: Any, row: TokenRow, bundle: TokenBundle) -> Tensor:
     if row.media is None:
         return row.said_by_model(model)
-    # Which picture is where is what the policy knows; its passes are the model's own.
+    # Only the policy knows which picture belongs where; its forward passes are the model's own.
     return row.said_by(seeing_policy(model, bundle.config).eval(), torch.device("cpu"))
 
 
@@ -100,7 +100,7 @@ def trained_policy(bundle: Any, trained: dict[str, Tensor], lora: LoraConfig | N
     if unexpected:
         raise ValueError(f"trained weights the model does not have: {unexpected[:3]}")
     for module in policy.modules():
-        # What a GPU attends with; this copy computes on the CPU.
+        # Flash attention runs on GPUs only; this copy computes on the CPU.
         if isinstance(module, PreTrainedModel) and str(
             module.config._attn_implementation
         ).startswith("flash"):

@@ -141,7 +141,8 @@ class EnvCalls:
         self, row: int, kind: EnvCall, work: Callable[[], Any], timeout_s: float, owner: Any
     ) -> None:
         outcomes = self._outcomes
-        # The narrower one first, so that who waits for it keeps nobody else waiting.
+        # The narrower limit comes first, so that a call waiting for it does not hold a slot that
+        # others need.
         async with (
             self._slot(owner, _own_limit(owner, self._at_once)),
             self._slot("all", self._at_once),

@@ -125,7 +125,8 @@ class _Play:
             try:
                 self._digest(episode, outcome)
             except CannotContinue as refusal:
-                # What holds of every conversation ends the run; what this row said fails the row.
+                # A template that cannot carry several turns at all ends the run; a refusal of this
+                # row's text only fails the row.
                 self.chat.check_several_turns()
                 error = described(refusal)
             except (
@@ -163,7 +164,7 @@ class _Play:
         reward = float(outcome["reward"])
         if not math.isfinite(reward):
             raise EnvError(f"reward must be a finite number, got {outcome['reward']!r}")
-        # An observation that cannot be written down fails the turn before its reward counts.
+        # An observation that cannot be encoded fails the turn before its reward counts.
         observation: list[int] = []
         if not outcome["done"]:
             said = outcome["observations"]

@@ -106,8 +106,8 @@ class SequenceParallel:
         cut = inputs | {name: self.cut(inputs[name]) for name in ("input_ids", "position_ids")}
         mask = inputs["attention_mask"]
         if mask is not None and mask.dim() == 2:
-            # Nothing looks at what comes after it; unmasked, rows without other padding need no
-            # mask at all.
+            # No real token sees the padding behind it. With 1 in the mask, rows without other
+            # padding need no mask at all.
             cut["attention_mask"] = torch.nn.functional.pad(mask, (0, short), value=1)
         if short and "cu_seq_lens_q" in inputs:
             bounds = inputs["cu_seq_lens_q"]
@@ -178,7 +178,7 @@ def _attention_by(base: Callable[..., Any]) -> Callable[..., Any]:
         if sequence_parallel is None:
             return base(module, query_BHSD, key_BHSD, value_BHSD, attention_mask, **kwargs)
         _refuse_per_head_extras(module, kwargs)
-        # They are those of one slice; the mask says all there is to say about order.
+        # These positions are those of one slice; the mask already determines the order.
         kwargs.pop("position_ids", None)
         groups = query_BHSD.shape[1] // key_BHSD.shape[1]
         copies = math.lcm(key_BHSD.shape[1], sequence_parallel.size) // key_BHSD.shape[1]
@@ -197,8 +197,8 @@ def _attention_by(base: Callable[..., Any]) -> Callable[..., Any]:
 
 def _mask_by(base: Callable[..., Any]) -> Callable[..., Any]:
     def mask(*args: Any, q_length: int, kv_length: int, **kwargs: Any) -> Any:
-        # The model sees a slice of positions and the padding mask of all; attention will see
-        # queries at all.
+        # The model sees a slice of the positions, and the padding mask of all; attention has the
+        # queries of all positions.
         num_queries = kv_length if _positions_are_cut.get() else q_length
         return base(*args, q_length=num_queries, kv_length=kv_length, **kwargs)
 

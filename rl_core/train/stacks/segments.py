@@ -184,8 +184,8 @@ class SegmentStack(ABC):
         advantages_BT = None if columns is None else columns.get("advantages", None)
         if columns is None or advantages_BT is None or not self.skips:
             return set()
-        # What `measure` found comes from passes over all rows, and the first ratio is 1 in the same
-        # passes only.
+        # `measure` computed its log-probabilities in passes over all rows; the first ratio is
+        # exactly 1 only if training uses the same passes.
         if columns.get("old_log_probs", None) is not None:
             return set()
         return set((advantages_BT == 0).all(-1).nonzero()[:, 0].tolist())
