@@ -1,21 +1,21 @@
-"""`make bench-trl`: a step of GRPO beside TRL's, the same prompts, sampling and number of tokens,
-taking turns.
+"""`make bench-trl`: a GRPO step compared with TRL's, with the same prompts, sampling and number of
+tokens, in turns.
 
     python -m benchmarks.trl [--steps 3] [--warm-up 2] [--settings bf16 fp32] [--lora] [--threads 2]
-    [--write]
-        [--seeds 1] [--free] [--examples 0] [--checkpointing] [key=value ...]
+        [--seeds 1] [--free] [--examples 0] [--checkpointing] [--write] [key=value ...]
 
-SmolLM2-135M, 8 prompts x 8 samples x 64 tokens, no KL. Each setting starts one process per side,
-kept for all its steps, of which one at a time works; the median of the steps after the warm-up
-counts, in which both sides get their memory. `fp32` computes in float32, `bf16` in bfloat16 with
-float32 weights kept (for TRL autocast, its default), `bf16-weights` keeps nothing wider. TRL takes
-a prompt's samples in one pass and adds gradients up; with `bf16-one-pass` all rows of the step at
-once. Both sides train all samples, those without advantage too. Peak memory is that of the process.
-Processor seconds are printed beside those of the wall: other work on the machine lengthens them
-less. `--free` lets replies end by themselves, learns at a rate that shows in a few steps, and
-compares rewards instead, over `--seeds` seeds; our side then leaves out samples without advantage,
-as a user's run does. `--examples` makes the prompts longer, by so many solved ones in front of
-each. What `key=value` says changes our recipe. `--write` puts the tables into docs/benchmarks.md.
+SmolLM2-135M, 8 prompts x 8 samples x 64 tokens, no KL. Each setting starts one process per side and
+keeps it for all its steps; one side works at a time. The median of the steps after the warm-up
+counts; in the warm-up both sides allocate their memory. `fp32` computes in float32, `bf16` in
+bfloat16 with float32 master weights (for TRL autocast, its default), `bf16-weights` without them.
+TRL takes the samples of one prompt in a pass and accumulates gradients; with `bf16-one-pass` it
+takes all rows of the step at once. Both sides train all samples, including those without advantage.
+Peak memory is that of the process. CPU seconds are printed next to wall-clock seconds, since other
+load lengthens them less. `--free` lets replies end by themselves, uses a learning rate with an
+effect after few steps, and compares rewards instead, over `--seeds` seeds; our side then leaves out
+samples without advantage, as a user's run does. `--examples` makes the prompts longer, by this many
+solved examples in front of each. `key=value` changes our recipe. `--write` puts the tables into
+docs/benchmarks.md.
 """
 
 from __future__ import annotations

@@ -46,7 +46,8 @@ class Policy:
 def place_policy(
     kind: PolicyKind, pool: DevicePool, recipe: Recipe, source_model: str
 ) -> tuple[Policy, Remote | None]:
-    """Place the learner in one block with a process per device, and a dedicated engine beside it.
+    """Place the learner in one block with a process per device, and a dedicated engine in another
+    block.
 
     An in-process engine shares the learner's processes. A dedicated engine gets its weights from
     the backend by a WeightSync; its block has its own devices or (vLLM) additional processes on the
