@@ -54,25 +54,18 @@ def norms_off(stack: ExitStack, _side: Any) -> None:
 
 def gated_mlps_off(stack: ExitStack, _side: Any) -> None:
     """Autograd's backward pass of the plain formula."""
-    from rl_core.kernels import adapted_mlp, gated_mlp
+    from rl_core.kernels import gated_mlp
 
     stack.enter_context(patch.object(gated_mlp, "_is_plain", lambda *_: False))
-    stack.enter_context(patch.object(adapted_mlp, "adapted_mlp", lambda *_: None))
-
-
-def adapted_mlps_off(stack: ExitStack, _side: Any) -> None:
-    """An MLP's layers one by one."""
-    from rl_core.kernels import adapted_mlp
-
-    stack.enter_context(patch.object(adapted_mlp, "adapted_mlp", lambda *_: None))
 
 
 def adapted_linears_off(stack: ExitStack, _side: Any) -> None:
-    """peft's layers, and MLPs of them."""
-    from rl_core.kernels import adapted_linear, adapted_mlp
+    """peft's layers."""
+    from peft.tuners import lora
 
-    for module in (adapted_linear, adapted_mlp):
-        stack.enter_context(patch.object(module, "trained_parts", lambda *_: None))
+    from rl_core.kernels import AdaptedLinear
+
+    stack.enter_context(patch.object(AdaptedLinear, "forward", lora.Linear.forward))
 
 
 def attention_off(stack: ExitStack, _side: Any) -> None:
@@ -115,10 +108,7 @@ WITH_ALL_WEIGHTS: dict[str, Off] = {
     "packed_products": packed_products_off,
     "float32_matmul": narrow_head_off,
 }
-WITH_ADAPTERS: dict[str, Off] = {
-    "adapted_linear": adapted_linears_off,
-    "adapted_mlp": adapted_mlps_off,
-}
+WITH_ADAPTERS: dict[str, Off] = {"adapted_linear": adapted_linears_off}
 
 
 class Worker:

@@ -9,7 +9,6 @@ Axes: N rows, I features in, O features out, R the adapter's rank.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -47,64 +46,19 @@ def plain_parts(layer: lora.Linear) -> Parts | None:
     return None if up.bias is not None else Parts(base, down, up, layer.scaling[active[0]])
 
 
-def trained_parts(layer: nn.Module, states: Tensor) -> Parts | None:
-    """The parts of a layer that learns by `product` and `gradients`, given such states; None for any other."""
-    parts = plain_parts(layer) if isinstance(layer, AdaptedLinear) else None
-    if parts is None or parts.base.weight.requires_grad or states.dtype != parts.base.weight.dtype:
-        return None
-    return parts
-
-
 class AdaptedLinear(lora.Linear):
     """peft's layer, where it is plain with one product less and nothing scaled or added by itself."""
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """The states [..., I] to [..., O]."""
-        parts = None if args or kwargs else trained_parts(self, x)
-        if parts is None:
+        parts = None if args or kwargs else plain_parts(self)
+        if parts is None or parts.base.weight.requires_grad or x.dtype != parts.base.weight.dtype:
             return super().forward(x, *args, **kwargs)
         base, down, up, scaling = parts
         states_NI = x.reshape(-1, x.shape[-1])
         whole_NO: Any = _Adapted.apply(states_NI, base.weight, base.bias, down.weight, up.weight, scaling)
         # Not within it: some models go on in place, which a function's output must not be a view for.
         return whole_NO.view(*x.shape[:-1], base.out_features)
-
-
-def product(
-    states_NI: Tensor, weights: Sequence[Tensor], scaling: float, bias_O: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """What a layer makes of the states, [N, O], and its adapter's narrow part of that, [N, R].
-
-    Args: states_NI: in the format of products, see `product_dtype`; so is what comes out. weights: the base's [O, I],
-    A's [R, I] and B's [O, R].
-    """
-    weight_OI, down_RI, up_OR = (weight.to(states_NI.dtype) for weight in weights)
-    narrow_NR = (states_NI @ down_RI.t()).mul_(scaling)
-    whole_NO = nn.functional.linear(states_NI, weight_OI, None if bias_O is None else bias_O.to(states_NI.dtype))
-    torch.addmm(whole_NO, narrow_NR, up_OR.t(), out=whole_NO)
-    return whole_NO, narrow_NR
-
-
-def gradients(
-    grad_NO: Tensor, states_NI: Tensor, narrow_NR: Tensor, weights: Sequence[Tensor], scaling: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Those of A [R, I] and of B [O, R], and what goes on to the states beside the base: [N, R], to be multiplied by A.
-
-    Args: as of `product`, all in its format; those of A and B come in that of the weights.
-    """
-    _, down_RI, up_OR = weights
-    grad_NR = (grad_NO @ up_OR.to(grad_NO.dtype)).mul_(scaling)
-    grad_down_RI, grad_up_OR = grad_NR.t() @ states_NI, grad_NO.t() @ narrow_NR
-    return grad_down_RI.to(down_RI.dtype), grad_up_OR.to(up_OR.dtype), grad_NR
-
-
-def state_gradient(
-    grad_NO: Tensor, grad_NR: Tensor, weights: Sequence[Tensor], onto_NI: Tensor | None = None
-) -> Tensor:
-    """The gradient of the states [N, I], added to another one where there is one, in place."""
-    weight_OI, down_RI, _ = (weight.to(grad_NO.dtype) for weight in weights)
-    grad_NI = grad_NO @ weight_OI if onto_NI is None else torch.addmm(onto_NI, grad_NO, weight_OI, out=onto_NI)
-    return torch.addmm(grad_NI, grad_NR, down_RI, out=grad_NI)
 
 
 class _Adapted(torch.autograd.Function):
@@ -121,7 +75,10 @@ class _Adapted(torch.autograd.Function):
         scaling: float,
     ) -> Tensor:
         states_NI = states.reshape(-1, states.shape[-1]).to(product_dtype(states))
-        whole_NO, narrow_NR = product(states_NI, (weight_OI, down_RI, up_OR), scaling, bias_O)
+        weight, down, up = (one.to(states_NI.dtype) for one in (weight_OI, down_RI, up_OR))
+        narrow_NR = (states_NI @ down.t()).mul_(scaling)
+        whole_NO = nn.functional.linear(states_NI, weight, None if bias_O is None else bias_O.to(states_NI.dtype))
+        torch.addmm(whole_NO, narrow_NR, up.t(), out=whole_NO)
         ctx.save_for_backward(states, narrow_NR, weight_OI, down_RI, up_OR)
         ctx.scaling = scaling
         return whole_NO.to(states.dtype)
@@ -129,13 +86,17 @@ class _Adapted(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        states, narrow_NR, *weights = ctx.saved_tensors
+        states, narrow_NR, weight_OI, down_RI, up_OR = ctx.saved_tensors
         states_NI, grad_NO = (one.reshape(-1, one.shape[-1]).to(narrow_NR.dtype) for one in (states, grad))
-        grad_down_RI, grad_up_OR, grad_NR = gradients(grad_NO, states_NI, narrow_NR, weights, ctx.scaling)
+        weight, down, up = (one.to(narrow_NR.dtype) for one in (weight_OI, down_RI, up_OR))
+        grad_NR = (grad_NO @ up).mul_(ctx.scaling)
+        grad_down_RI, grad_up_OR = grad_NR.t() @ states_NI, grad_NO.t() @ narrow_NR
+        learnt = grad_down_RI.to(down_RI.dtype), grad_up_OR.to(up_OR.dtype)
         if not ctx.needs_input_grad[0]:
-            return None, None, None, grad_down_RI, grad_up_OR, None
-        grad_NI = state_gradient(grad_NO, grad_NR, weights)
-        return grad_NI.to(states.dtype).view_as(states), None, None, grad_down_RI, grad_up_OR, None
+            return None, None, None, *learnt, None
+        grad_NI = grad_NO @ weight
+        torch.addmm(grad_NI, grad_NR, down, out=grad_NI)
+        return grad_NI.to(states.dtype).view_as(states), None, None, *learnt, None
 
 
 def _is_plain(linear: Any) -> bool:
