@@ -1,8 +1,8 @@
-"""What each kernel of `rl_core.kernels` saves of a whole GRPO step, with all weights and with adapters.
+"""What each kernel saves of a whole GRPO step: those of `rl_core.kernels`, and what a single rank can leave out.
 
     python -m benchmarks.kernels [--rounds 5] [--prompts 3] [--threads 2] [--write]
 
-SmolLM2-135M in bfloat16, 8 samples x 64 tokens per prompt. A step is rollout, reward and training. In each round every
+SmolLM2-135M in bfloat16 with all weights and with adapters, 8 samples x 64 tokens per prompt. A step is rollout, reward and training. In each round every
 kernel is off for one step, in an order drawn anew; before every fourth of them all are on for one, and a step is
 compared with the mean of the two such steps around it. Off means what torch, transformers or peft compute in the
 kernel's place. What is set when a process starts or a model is loaded has a process of its own. A kernel that saves
@@ -121,8 +121,8 @@ class Worker:
         self._process = subprocess.Popen(command, cwd=ROOT, env=environment, **pipes)
         self._hear()
 
-    def step(self, off: str) -> dict[str, Any]:
-        """Returns: the step's figures."""
+    def step(self, off: str) -> float:
+        """Returns: how many seconds it took."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{off}\n")
         self._process.stdin.flush()
@@ -175,35 +175,33 @@ def serve(settings: dict[str, Any]) -> None:
             if switch is not None:
                 switch(stack, side)
             figures = side.step(items, 0)
-        os.write(answers, f"{json.dumps(figures)}\n".encode())
+        os.write(answers, f"{figures['step'][0]}\n".encode())
 
 
-def saved_by(steps: list[tuple[str, dict[str, Any]]]) -> dict[str, list[tuple[float, float, float]]]:
+def saved_by(steps: list[tuple[str, float]]) -> dict[str, list[float]]:
     """For each kernel, one entry per step without it: how much longer that took than the steps around it with all on,
-    as a share of the wall clock and of processor time, and how many GB more it needed."""
+    as a share of theirs. Args: steps: what was off, and seconds."""
     found = defaultdict(list)
-    for place, (name, figures) in enumerate(steps):
+    for place, (name, took_s) in enumerate(steps):
         if name == ALL_ON:
             continue
         before = next(one for on, one in reversed(steps[:place]) if on == ALL_ON)
         after = next(one for on, one in steps[place:] if on == ALL_ON)
-        plain = [statistics.mean((before["step"][clock], after["step"][clock])) for clock in (0, 1)]
-        wall, cpu = (figures["step"][clock] / plain[clock] - 1 for clock in (0, 1))
-        found[name].append((wall, cpu, (figures["peak_bytes"] - after["peak_bytes"]) / 1e9))
+        found[name].append(took_s / statistics.mean((before, after)) - 1)
     return found
 
 
-def measure(settings: dict[str, Any], names: list[str], rounds: int) -> list[tuple[str, dict[str, Any]]]:
+def measure(settings: dict[str, Any], names: list[str], rounds: int) -> list[tuple[str, float]]:
     """All steps in order, the last of which has all kernels on."""
     workers = {ALL_ON: Worker(settings)}
     workers |= {name: Worker(settings, name) for name in names if name in OF_A_PROCESS}
     order = random.Random(0)
-    steps: list[tuple[str, dict[str, Any]]] = []
+    steps: list[tuple[str, float]] = []
 
     def take(name: str) -> None:
         worker = workers.get(name, workers[ALL_ON])
         steps.append((name, worker.step(name)))
-        print(f"  {name:20} {steps[-1][1]['step'][0]:6.2f} s", flush=True)
+        print(f"  {name:20} {steps[-1][1]:6.2f} s", flush=True)
 
     try:
         for name in workers:  # the first step of a process gets its memory, and does not count
@@ -241,14 +239,13 @@ def main() -> None:
         ):
             print(trained, flush=True)
             steps = measure(settings_of(args, lora, Path(folder)), names, args.rounds)
-            whole = statistics.median(figures["step"][0] for name, figures in steps if name == ALL_ON)
-            rows.append([f"({trained}: a step with all on)", f"{whole:.2f} s", "", "", ""])
-            for name, pairs in saved_by(steps).items():
-                walls, cpus, more = zip(*pairs, strict=True)
-                spread = f"{100 * min(walls):+.1f} to {100 * max(walls):+.1f}"
-                medians = [f"{100 * statistics.median(shares):+.1f}" for shares in (walls, cpus)]
-                rows.append([f"`{name}`", f"{medians[0]} %", spread, f"{medians[1]} %", f"{max(more):+.1f}"])
-    heads = ["without", "a step takes longer by", "from the least to the most", "processor time", "GB more"]
+            plain = [took_s for name, took_s in steps if name == ALL_ON]
+            span = f"{min(plain):.2f} to {max(plain):.2f} s"
+            rows.append([f"({trained}: a step with all on)", f"{statistics.median(plain):.2f} s", span])
+            for name, shares in saved_by(steps).items():
+                spread = f"{100 * min(shares):+.0f} to {100 * max(shares):+.0f} %"
+                rows.append([f"`{name}`", f"{100 * statistics.median(shares):+.0f} %", spread])
+    heads = ["without", "a step takes longer by", "from the least to the most"]
     body = (
         f"`python -m benchmarks.kernels`: SmolLM2-135M in bfloat16, {args.prompts} prompts x 8 samples x 64 tokens, "
         f"medians of {args.rounds} pairs. {page.machine()}\n\n{page.table(heads, rows)}"
