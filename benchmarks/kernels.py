@@ -1,11 +1,13 @@
-"""What each kernel saves of a whole GRPO step: those of `rl_core.kernels`, and what a single rank can leave out.
+"""What each of our kernels saves of a whole GRPO step.
 
     python -m benchmarks.kernels [--rounds 5] [--prompts 3] [--threads 2] [--write]
 
-SmolLM2-135M in bfloat16 with all weights and with adapters, 8 samples x 64 tokens per prompt. A step is rollout, reward and training. In each round every
-kernel is off for one step, in an order drawn anew; before every fourth of them all are on for one, and a step is
-compared with the mean of the two such steps around it. Off means what torch, transformers or peft compute in the
-kernel's place. What is set when a process starts or a model is loaded has a process of its own. A kernel that saves
+SmolLM2-135M in bfloat16 with all weights and with adapters, 8 samples x 64 tokens per prompt; the
+kernels are those of `rl_core.kernels` and what a single rank can leave out (`single_rank`). A step
+is rollout, reward and training. In each round every kernel is off for one step, in an order drawn
+anew; before every fourth of them all are on for one, and a step is compared with the mean of the
+two such steps around it. Off means what torch, transformers or peft compute in the kernel's place.
+What is set when a process starts or a model is loaded has a process of its own. A kernel that saves
 less than 3 % is not worth its lines. `--write` puts the table into docs/benchmarks.md.
 """
 
