@@ -181,8 +181,10 @@ def serve(settings: dict[str, Any]) -> None:
 
 
 def saved_by(steps: list[tuple[str, float]]) -> dict[str, list[float]]:
-    """For each kernel, one entry per step without it: how much longer that took than the steps around it with all on,
-    as a share of theirs. Args: steps: what was off, and seconds."""
+    """For each kernel, how much longer a step without it took, one entry per step.
+
+    Args: steps: what was off, and seconds.
+    """
     found = defaultdict(list)
     for place, (name, took_s) in enumerate(steps):
         if name == ALL_ON:

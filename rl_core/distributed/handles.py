@@ -57,7 +57,10 @@ class RemoteMethod:
         self._group, self._name, self._method, self._spec = group, name, method, spec
 
     def __call__(self, *args: object, **kwargs: object) -> Any:
-        """Call and wait. Raises: the errors of `WorkerGroup.wait`, and DataProtoError for what cannot be cut."""
+        """Call and wait.
+
+        Raises: the errors of `WorkerGroup.wait`, and DataProtoError for what cannot be cut.
+        """
         return submit(self, *args, **kwargs).result()
 
     def start(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> PendingCall[Any]:
@@ -85,7 +88,7 @@ class RemoteMethod:
 
 
 def submit(method: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> PendingCall[R]:
-    """Start a call of a handle's method without waiting. One group runs its calls in the order they were started.
+    """Start a call of a handle's method without waiting; a group runs its calls in that order.
 
     Raises: TypeError when it is no handle's method, and DataProtoError for what cannot be cut.
     """
@@ -127,7 +130,10 @@ class PendingCall(Generic[R_co]):
         self._futures, self._answering, self._num_rows = futures, answering, num_rows
 
     def result(self) -> R_co:
-        """Wait for all ranks. Returns: what the method's Collect mode says; joined answers stay with the workers."""
+        """Wait for all ranks.
+
+        Returns: what the method's Collect mode says; joined answers stay with the workers.
+        """
         answers = self._group.wait(self._label, self._futures)
         heard = [answers[rank] for rank in self._answering]
         if self._spec.collect is Collect.JOIN:
@@ -136,7 +142,7 @@ class PendingCall(Generic[R_co]):
 
 
 class _Shipping:
-    """Puts each batch among the arguments into the object store once, for however many ranks it goes to."""
+    """Puts each batch among the arguments into the object store, once for all ranks."""
 
     def __init__(self) -> None:
         self._stored: dict[int, tuple[DataProto, Stored]] = {}
