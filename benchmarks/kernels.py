@@ -117,9 +117,18 @@ class Worker:
     """A process that takes a step when told which kernel is off."""
 
     def __init__(self, settings: dict[str, Any], off: str | None = None) -> None:
-        command = [sys.executable, "-m", "benchmarks.kernels", "--serve", json.dumps(settings | {"off": off})]
+        command = [
+            sys.executable,
+            "-m",
+            "benchmarks.kernels",
+            "--serve",
+            json.dumps(settings | {"off": off}),
+        ]
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        environment = os.environ | {"OMP_NUM_THREADS": str(settings["threads"]), "HF_HUB_OFFLINE": "1"}
+        environment = os.environ | {
+            "OMP_NUM_THREADS": str(settings["threads"]),
+            "HF_HUB_OFFLINE": "1",
+        }
         self._process = subprocess.Popen(command, cwd=ROOT, env=environment, **pipes)
         self._hear()
 
@@ -167,7 +176,9 @@ def serve(settings: dict[str, Any]) -> None:
     items = [make(row, f"row {number}") for number, row in enumerate(rows)]
     with ExitStack() as stack:
         if settings["off"] == "single_rank":
-            stack.enter_context(patch.object(single_rank, "add_gradients_in_place", lambda *_: None))
+            stack.enter_context(
+                patch.object(single_rank, "add_gradients_in_place", lambda *_: None)
+            )
         side = trl_ours.Side(trl_ours.recipe_of(settings), settings["model"], info, forced=True)
     gc.freeze()
     os.write(answers, b"{}\n")
@@ -225,11 +236,15 @@ def measure(settings: dict[str, Any], names: list[str], rounds: int) -> list[tup
 
 def main() -> None:
     """Measure both kinds of training and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--prompts", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--write", action="store_true", help="put the table into docs/benchmarks.md")
+    parser.add_argument(
+        "--write", action="store_true", help="put the table into docs/benchmarks.md"
+    )
     parser.add_argument("--serve", type=json.loads, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.serve is not None:
@@ -245,13 +260,16 @@ def main() -> None:
             steps = measure(settings_of(args, lora, Path(folder)), names, args.rounds)
             plain = [took_s for name, took_s in steps if name == ALL_ON]
             span = f"{min(plain):.2f} to {max(plain):.2f} s"
-            rows.append([f"({trained}: a step with all on)", f"{statistics.median(plain):.2f} s", span])
+            rows.append(
+                [f"({trained}: a step with all on)", f"{statistics.median(plain):.2f} s", span]
+            )
             for name, shares in saved_by(steps).items():
                 spread = f"{100 * min(shares):+.0f} to {100 * max(shares):+.0f} %"
                 rows.append([f"`{name}`", f"{100 * statistics.median(shares):+.0f} %", spread])
     heads = ["without", "a step takes longer by", "from the least to the most"]
     body = (
-        f"`python -m benchmarks.kernels`: SmolLM2-135M in bfloat16, {args.prompts} prompts x 8 samples x 64 tokens, "
+        f"`python -m benchmarks.kernels`: SmolLM2-135M in bfloat16, "
+        f"{args.prompts} prompts x 8 samples x 64 tokens, "
         f"medians of {args.rounds} pairs. {page.machine()}\n\n{page.table(heads, rows)}"
     )
     print(f"\n{body}")
@@ -264,7 +282,14 @@ def settings_of(args: argparse.Namespace, lora: bool, folder: Path) -> dict[str,
     from benchmarks import trl
 
     sizes = {"prompts": args.prompts, "samples": 8, "new_tokens": 64, "threads": args.threads}
-    once = {"warm_up": 0, "steps": 1, "examples": 0, "free": False, "checkpointing": False, "overrides": []}
+    once = {
+        "warm_up": 0,
+        "steps": 1,
+        "examples": 0,
+        "free": False,
+        "checkpointing": False,
+        "overrides": [],
+    }
     told = argparse.Namespace(**sizes, **once, lora=lora)
     return {**trl.settings_of(told, "bf16", 0, folder), "ranks": 1}
 

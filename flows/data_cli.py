@@ -1,4 +1,5 @@
-"""`rl-train validate` and the group `rl-train data`: what a person does with row files before any run."""
+"""The command `rl-train validate` and the group `rl-train data`: work on row files outside any
+run."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -14,29 +15,45 @@ if TYPE_CHECKING:
 
 data = typer.Typer(help="Make and convert row files.", no_args_is_help=True)
 
-Sources = Annotated[list[str], typer.Argument(help="Files (.parquet .jsonl .json .txt), globs, folders, dataset names")]
+Sources = Annotated[
+    list[str],
+    typer.Argument(help="Files (.parquet .jsonl .json .txt), globs, folders, dataset names"),
+]
 
 
 class ReportFormat(StrEnum):
-    """How a report is printed."""
+    """Output format of a report."""
 
     TABLE = "table"
-    """For people."""
+    """A table for people."""
     JSON = "json"
     """The whole report as one object."""
 
 
 def validate(
     paths: Sources,
-    schema: Annotated[SchemaName | None, typer.Option(help="Contract of the rows; unset: recognised")] = None,
-    format: Annotated[ReportFormat, typer.Option(help="How to print the report")] = ReportFormat.TABLE,
-    env_class: Annotated[str | None, typer.Option(help="Environment of rows that name none")] = None,
+    schema: Annotated[
+        SchemaName | None, typer.Option(help="Contract of the rows; unset: recognised")
+    ] = None,
+    format: Annotated[
+        ReportFormat, typer.Option(help="How to print the report")
+    ] = ReportFormat.TABLE,
+    env_class: Annotated[
+        str | None, typer.Option(help="Environment of rows that name none")
+    ] = None,
     prompt_key: Annotated[str, typer.Option(help="Column that holds the prompt")] = "prompt",
-    held_out: Annotated[list[str] | None, typer.Option(help="Evaluation files, which must share no question")] = None,
-    media_root: Annotated[Path | None, typer.Option(help="Where relative media paths begin")] = None,
-    check_remote: Annotated[bool, typer.Option("--check-remote", help="Fetch remote media too")] = False,
+    held_out: Annotated[
+        list[str] | None, typer.Option(help="Evaluation files, which must share no question")
+    ] = None,
+    media_root: Annotated[
+        Path | None, typer.Option(help="Where relative media paths begin")
+    ] = None,
+    check_remote: Annotated[
+        bool, typer.Option("--check-remote", help="Fetch remote media too")
+    ] = False,
 ) -> None:
-    """Check rows against their contract; every bad row is named, and the exit code is 2 when there is one."""
+    """Validate rows against their contract; every bad row is listed, and the exit code is 2 if
+    there is one."""
     from rl_core.data.check.files import apply_policy, check_files
     from rl_core.data.check.parts import CheckSettings
     from rl_core.data.read.sources import data_files
@@ -46,7 +63,9 @@ def validate(
     home = Home.default()
     chosen = SchemaName.PROMPT if schema is None and env_class is not None else schema
     limits = MediaLimits(check_remote=check_remote)
-    settings = CheckSettings(accepted_ground_truths(), env_class, prompt_key, chosen, media_root, limits)
+    settings = CheckSettings(
+        accepted_ground_truths(), env_class, prompt_key, chosen, media_root, limits
+    )
     report = check_files(
         [file for path in paths for file in data_files(path)],
         settings,
@@ -67,10 +86,13 @@ def convert(
     source: Annotated[str, typer.Argument(help="File, glob, folder or dataset name to read")],
     target: Annotated[Path, typer.Argument(help="File to write: .jsonl .json .parquet")],
     to: Annotated[SchemaName, typer.Option(help="Kind of row to write")],
-    env_class: Annotated[str | None, typer.Option(help="Environment of rows that name none")] = None,
+    env_class: Annotated[
+        str | None, typer.Option(help="Environment of rows that name none")
+    ] = None,
     prompt_key: Annotated[str, typer.Option(help="Column that holds the prompt")] = "prompt",
 ) -> None:
-    """Convert between prompt, media and response rows; a row that the target cannot hold is refused by name."""
+    """Convert between prompt, media and response rows; rows that the target format cannot hold are
+    refused and listed."""
     from rl_core.data.read.convert import convert_file
 
     num_rows = convert_file(source, target, to, env_class=env_class, prompt_key=prompt_key)
@@ -79,9 +101,15 @@ def convert(
 
 @data.command()
 def announce(
-    uri: Annotated[str, typer.Argument(help="File, folder or address (s3://..., https://...) where the new rows lie")],
+    uri: Annotated[
+        str,
+        typer.Argument(
+            help="File, folder or address (s3://..., https://...) where the new rows lie"
+        ),
+    ],
 ) -> None:
-    """Tell the Prefect server of new data; deployments that wait for it start, and train if there is anything new."""
+    """Tell the Prefect server about new data; deployments that wait for it start, and train if
+    there is anything new."""
     import os
 
     from rl_core.services.announcing import announce as emit
@@ -91,7 +119,7 @@ def announce(
 
 
 def print_report(report: "ValidationReport") -> None:
-    """Counts, and a table of reasons with the first example of each."""
+    """Print counts, and a table of reasons with the first example of each."""
     from rich.console import Console
     from rich.table import Table
 
@@ -100,7 +128,9 @@ def print_report(report: "ValidationReport") -> None:
         return
     table = Table(title="Refused rows", title_justify="left")
     for column in ("reason", "problems", "first at", "field", "value", "expected"):
-        table.add_column(column, overflow="fold", justify="right" if column == "problems" else "left")
+        table.add_column(
+            column, overflow="fold", justify="right" if column == "problems" else "left"
+        )
     for reason, count in report.rejected_by_reason.items():
         first = next(example for example in report.examples if example.reason == reason)
         place = f"{Path(first.file).name}:{first.row}"

@@ -1,4 +1,5 @@
-"""train-iteration: some turns of the loop, ending in a complete checkpoint. A retry resumes from the last one."""
+"""The task train-iteration: run some training steps that end in a complete checkpoint. A retry
+resumes from the last one."""
 
 from functools import partial
 from typing import Any
@@ -9,7 +10,7 @@ from prefect.runtime import task_run
 from prefect.tasks import exponential_backoff
 
 from rl_core.runs.session import TrainingSession, session_for
-from rl_core.tracking.plots import curve_of, reward_curve
+from rl_core.tracking.plots import reward_curve
 from rl_core.trainers.progress import ProgressEvent, announce, listeners
 from schemas.receipts import IterationReceipt, RunPlan
 from tasks import artifacts
@@ -55,7 +56,7 @@ def train_iteration(plan: RunPlan, iteration: int) -> IterationReceipt:
 
 
 def _publish(session: TrainingSession) -> None:
-    folder, curve = session.folder, curve_of(session.recipe.domain)
+    folder, curve = session.folder, session.recipe.domain.traits.curve
     history, evaluations = folder.history(), folder.evaluations()
     # The next steps need not wait for it.
     draw = partial(reward_curve, history, evaluations, curve=curve)

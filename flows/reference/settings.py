@@ -1,4 +1,4 @@
-"""What a settings class says of its keys: value, default, purpose."""
+"""Tables of a settings class: value, default and purpose of each key."""
 
 from __future__ import annotations
 
@@ -13,21 +13,37 @@ from pydantic.fields import FieldInfo
 from flows.reference.markdown import purpose, table
 
 Settings = type[BaseModel]
-_BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<", "min_length": "length ≥", "max_length": "length ≤"}
+_BOUNDS = {
+    "ge": "≥",
+    "gt": ">",
+    "le": "≤",
+    "lt": "<",
+    "min_length": "length ≥",
+    "max_length": "length ≤",
+}
 
 
 def keys(model: Settings, path: str = "", described: Mapping[Settings, str] | None = None) -> str:
-    """A row per key. Args: path: of the section. described: sections that are described elsewhere, and where."""
+    """Return a table with one row per key.
+
+    Args: path: key path of the section. described: sections that are described elsewhere, and their
+    key paths.
+    """
     prefix = f"{path}." if path else ""
     rows = [
-        [f"`{prefix}{name}`", _value(field), _default(field), _about(field, f"{prefix}{name}", described or {})]
+        [
+            f"`{prefix}{name}`",
+            _value(field),
+            _default(field),
+            _about(field, f"{prefix}{name}", described or {}),
+        ]
         for name, field in model.model_fields.items()
     ]
     return table(["key", "value", "default", ""], rows)
 
 
 def sections(annotation: Any) -> Iterator[Settings]:
-    """The sections that an annotation names."""
+    """Yield the sections that an annotation contains."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for one in get_args(annotation):
@@ -43,13 +59,16 @@ def _about(field: FieldInfo, path: str, described: Mapping[Settings, str]) -> st
 
 def _value(field: FieldInfo) -> str:
     bounds = [
-        f"{sign} {getattr(one, key)}" for one in field.metadata for key, sign in _BOUNDS.items() if hasattr(one, key)
+        f"{sign} {getattr(one, key)}"
+        for one in field.metadata
+        for key, sign in _BOUNDS.items()
+        if hasattr(one, key)
     ]
     return ", ".join([_type(field.annotation), *bounds])
 
 
 def _type(annotation: Any) -> str:
-    """A type in words."""
+    """Describe a type in words."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if annotation is NoneType:
         return "unset"

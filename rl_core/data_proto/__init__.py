@@ -1,4 +1,4 @@
-"""DataProto: the one batch type that moves between parts."""
+"""DataProto: the batch type that moves between the parts of a run."""
 
 from rl_core.data_proto.columns import MetaInfo, list_of_dict_to_dict_of_list
 from rl_core.data_proto.compat import (

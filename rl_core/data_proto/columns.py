@@ -1,4 +1,5 @@
-"""Columns that are not tensors (numpy arrays whose first dimension is the row), and the columns of a TensorDict."""
+"""Columns that are not tensors (numpy arrays whose first dimension is the row), and the columns of
+a TensorDict."""
 
 from __future__ import annotations
 
@@ -15,11 +16,12 @@ from rl_core.data_proto.errors import DataProtoError
 V = TypeVar("V")
 
 MetaInfo = dict[str, Any]
-"""What belongs to a batch as a whole; who put a value under a name knows its type."""
+"""Values that belong to a batch as a whole; the caller who put one under a name knows its type."""
 
 
 def object_column(values: Sequence[object]) -> np.ndarray:
-    """[N] array of objects, one per row, even where the objects could be stacked into a matrix."""
+    """Return an [N] array of objects, one per row, even if the objects could be stacked into a
+    matrix."""
     column = np.empty(len(values), dtype=object)
     for row, value in enumerate(values):
         column[row] = value
@@ -27,25 +29,29 @@ def object_column(values: Sequence[object]) -> np.ndarray:
 
 
 def as_column(key: str, values: object) -> np.ndarray:
-    """An array as it is, anything else with a length as objects. Raises: DataProtoError for a single value."""
+    """Return an array unchanged, anything else with a length as objects. Raises: DataProtoError for
+    a single value."""
     if isinstance(values, np.ndarray):
         return values
     if not isinstance(values, Collection) or isinstance(values, str | bytes | dict):
         raise DataProtoError(
-            f"non_tensor_batch[{key!r}] is one {type(values).__name__}; a column has one value per row"
+            f"non_tensor_batch[{key!r}] is one {type(values).__name__}; a column has one value "
+            "per row"
         )
     return object_column(values if isinstance(values, Sequence) else list(values))
 
 
 def column_of_rows(rows: Sequence[object]) -> np.ndarray:
-    """The column that has these rows: of their own dtype for numpy scalars, of objects otherwise."""
+    """Return the column of these rows, with their own dtype for numpy scalars, of objects
+    otherwise."""
     if rows and all(isinstance(row, np.generic) for row in rows):
         return np.array(rows)
     return object_column(rows)
 
 
 def list_of_dict_to_dict_of_list(list_of_dict: Sequence[Mapping[str, V]]) -> dict[str, list[V]]:
-    """Rows to columns. Raises: DataProtoError naming the row whose keys differ from the first row's."""
+    """Convert rows to columns. Raises: DataProtoError naming the row whose keys differ from the
+    first row's."""
     if not list_of_dict:
         return {}
     first = list_of_dict[0].keys()
@@ -56,24 +62,30 @@ def list_of_dict_to_dict_of_list(list_of_dict: Sequence[Mapping[str, V]]) -> dic
 
 
 def copied(meta_info: V) -> V:
-    """Dicts and lists are new at every level, what they hold is shared."""
+    """Copy dicts and lists at every level; their other contents are shared."""
     if type(meta_info) is dict:
-        items = {key: copied(value) if type(value) in (dict, list) else value for key, value in meta_info.items()}
+        items = {
+            key: copied(value) if type(value) in (dict, list) else value
+            for key, value in meta_info.items()
+        }
         return cast(V, items)
     if type(meta_info) is list:
-        return cast(V, [copied(value) if type(value) in (dict, list) else value for value in meta_info])
+        return cast(
+            V, [copied(value) if type(value) in (dict, list) else value for value in meta_info]
+        )
     return meta_info
 
 
 def key_list(keys: str | Iterable[str] | None) -> list[str]:
-    """Keys as a list; a single string is one key."""
+    """Return keys as a list; a single string is one key."""
     return [] if keys is None else [keys] if isinstance(keys, str) else list(keys)
 
 
 def tensordict_of(
     batch: TensorDict | None, columns: dict[str, np.ndarray], meta_info: MetaInfo, num_rows: int
 ) -> TensorDict:
-    """Tensors as they are, columns as stacks of objects, metadata as single objects.
+    """Return one TensorDict: tensors unchanged, columns as stacks of objects, metadata as single
+    objects.
 
     Raises: DataProtoError for a name used twice.
     """
@@ -81,20 +93,29 @@ def tensordict_of(
     names = [*tensors, *columns, *meta_info]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise DataProtoError(f"to_tensordict: {twice} are in more than one of batch, non_tensor_batch and meta_info")
+        raise DataProtoError(
+            f"to_tensordict: {twice} are in more than one of batch, non_tensor_batch and meta_info"
+        )
     device = None if batch is None else batch.device
     whole = TensorDict(tensors, batch_size=[num_rows], device=device)
     for key, column in columns.items():
         rows = [NonTensorData(value, batch_size=[]) for value in column]
-        stack = NonTensorStack(*rows) if rows else NonTensorData(_Empty(str(column.dtype)), batch_size=[0])
+        stack = (
+            NonTensorStack(*rows)
+            if rows
+            else NonTensorData(_Empty(str(column.dtype)), batch_size=[0])
+        )
         whole.set(key, stack)
     for key, value in copied(meta_info).items():
         whole.set_non_tensor(key, value)
     return whole
 
 
-def parts_of_tensordict(tensor_dict: TensorDict) -> tuple[dict[str, Tensor], dict[str, np.ndarray], MetaInfo]:
-    """Tensors, columns and metadata of a TensorDict made by `tensordict_of` or by hand."""
+def parts_of_tensordict(
+    tensor_dict: TensorDict,
+) -> tuple[dict[str, Tensor], dict[str, np.ndarray], MetaInfo]:
+    """Return the tensors, columns and metadata of a TensorDict made by `tensordict_of` or by
+    hand."""
     tensors: dict[str, Tensor] = {}
     columns: dict[str, np.ndarray] = {}
     meta: MetaInfo = {}
@@ -132,7 +153,8 @@ def checked_tensor(key: str, tensor: object) -> Tensor:
 
 
 def num_bytes(value: Tensor | TensorCollection | np.ndarray) -> int:
-    """Bytes of the data of a tensor, a jagged tensor, a TensorDict or an array (of objects: their references)."""
+    """Return the bytes of the data of a tensor, a jagged tensor, a TensorDict or an array (of
+    objects: their references)."""
     if isinstance(value, TensorCollection):
         return sum(num_bytes(one) for one in value.values())
     if isinstance(value, Tensor) and value.is_nested:
@@ -141,7 +163,8 @@ def num_bytes(value: Tensor | TensorCollection | np.ndarray) -> int:
 
 
 def type_name(value: object) -> str:
-    """Name of a type, with those inside a list (its first three), tuple or dict (its first item)."""
+    """Return the name of a type, with those inside a list (its first three), tuple or dict (its
+    first item)."""
     if isinstance(value, np.ndarray):
         return f"ndarray{value.shape} ({value.dtype})"
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""The page and what it asks: `GET /`, and `POST /ask/<number>` for each of the two models."""
+"""The demo's web application: `GET /`, and `POST /ask/<number>` for each of the two models."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from rl_core.demo.contestants import Demo, Question
+from rl_core.demo.contestants import Demo
+from rl_core.demo.questions import Question
 from rl_core.errors import UserError
 from rl_core.reporting.pages import render
 
@@ -31,7 +32,7 @@ class Message(BaseModel):
 
 
 class Asked(BaseModel):
-    """What the page sends."""
+    """Request of the page."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -41,13 +42,13 @@ class Asked(BaseModel):
 
 
 def build_app(demo: Demo) -> Starlette:
-    """The application over two loaded models."""
+    """Return the application for two loaded models."""
     from starlette.applications import Starlette
     from starlette.concurrency import run_in_threadpool
     from starlette.responses import HTMLResponse, JSONResponse
     from starlette.routing import Route
 
-    page = render("demo.html", task=demo.task.value, names=[one.name for one in demo.contestants])
+    page = render("demo.html", task=demo.page.value, names=[one.name for one in demo.contestants])
 
     async def show(_: Request) -> Response:
         return HTMLResponse(page)
@@ -55,7 +56,9 @@ def build_app(demo: Demo) -> Starlette:
     async def ask(request: Request) -> Response:
         number = request.path_params["number"]
         if number >= len(demo.contestants):
-            return JSONResponse({"error": f"there are models 0 to {len(demo.contestants) - 1}"}, 404)
+            return JSONResponse(
+                {"error": f"there are models 0 to {len(demo.contestants) - 1}"}, 404
+            )
         body = await request.body()
         if len(body) > MAX_BODY_BYTES:
             return JSONResponse({"error": f"more than {MAX_BODY_BYTES} bytes"}, 413)
@@ -70,7 +73,11 @@ def build_app(demo: Demo) -> Starlette:
             answer = await run_in_threadpool(demo.contestants[number].ask, question)
         except UserError as error:
             return JSONResponse({"error": str(error)}, 422)
-        said = {"text": answer.text, "image": base64.b64encode(answer.image).decode(), "is_cut": answer.is_cut}
+        said = {
+            "text": answer.text,
+            "image": base64.b64encode(answer.image).decode(),
+            "is_cut": answer.is_cut,
+        }
         return JSONResponse(said | {"seconds": time.perf_counter() - began})
 
     return Starlette(routes=[Route("/", show), Route("/ask/{number:int}", ask, methods=["POST"])])

@@ -1,100 +1,73 @@
-"""Which two models answer side by side, and what they are asked for."""
+"""The two models of the demo, and their questions and answers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import StrEnum
 from threading import Lock
 
+from rl_core.demo.questions import Answer, Question
 from rl_core.errors import ModelError, RecipeError
 from rl_core.models.locate import locate
 from rl_core.runs.evaluation import Candidate, evaluation_recipe, find_candidate
 from rl_core.runtime.home import Home
 from rl_core.tracking.model_versions import newest
-from schemas.recipe import Domain, Recipe
+from schemas.domains import TRAITS, Page
+from schemas.recipe import Recipe
 
 MAX_NEW_TOKENS = 512
-"""Of a reply, whatever is asked for."""
-
-
-class Task(StrEnum):
-    """What the page is for."""
-
-    CHAT = "chat"
-    """Messages in, a reply out."""
-    DRAW = "draw"
-    """A prompt in, a picture out."""
-
-
-TASKS = {Domain.TEXT: Task.CHAT, Domain.PREFERENCE: Task.CHAT, Domain.PE: Task.CHAT, Domain.DIFFUSION: Task.DRAW}
-
-
-@dataclass(frozen=True)
-class Question:
-    """What one model is asked."""
-
-    messages: list[dict[str, str]]
-    """A conversation, the last message being the user's; of a drawing the last one counts."""
-    seed: int
-    temperature: float
-    """0 is greedy; drawings take no notice of it."""
-    max_new_tokens: int
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What it says."""
-
-    text: str = ""
-    image: bytes = b""
-    """PNG."""
-    is_cut: bool = False
-    """The reply reached the limit on its length."""
+"""Upper limit on the length of a reply in tokens."""
 
 
 class Contestant:
-    """A model that answers one question after the other."""
+    """A model that answers one question at a time."""
 
     def __init__(self, name: str, answer: Callable[[Question], Answer]) -> None:
         self.name, self._answer = name, answer
         self._lock = Lock()
 
     def ask(self, question: Question) -> Answer:
-        """Its answer; others wait meanwhile."""
+        """Return the model's answer; other calls wait in the meantime."""
         with self._lock:
             return self._answer(question)
 
 
 @dataclass(frozen=True)
 class Demo:
-    """What the page shows."""
+    """Models and task of the demo."""
 
-    task: Task
+    page: Page
     contestants: list[Contestant]
     max_new_tokens: int
 
 
-def load_demo(model: str, against: str | None, recipe_name: str | None, device: str, home: Home) -> Demo:
+def load_demo(
+    model: str, against: str | None, recipe_name: str | None, device: str, home: Home
+) -> Demo:
     """Load both models.
 
-    Args: against: as `model`; unset: the newest version of the same name, or what the training began with.
-    Raises: RecipeError when the domain has no page; ModelError and StorageError when a model is not there.
+    Args: against: as `model`; unset takes the newest version of the same name, or the initial
+    weights of the training. Raises: RecipeError when the domain has no page; ModelError and
+    StorageError when a model does not exist.
     """
     first = find_candidate(model, home)
     recipe = evaluation_recipe(first, recipe_name, (), None, home)
-    task = TASKS.get(recipe.domain)
-    if task is None:
+    page = recipe.domain.traits.page
+    if page is None:
+        served = ", ".join(domain for domain, traits in TRAITS.items() if traits.page is not None)
         raise RecipeError(
-            f"{first.name}: there is no page for the domain {recipe.domain}; it serves {', '.join(TASKS)}"
+            f"{first.name}: there is no page for the domain {recipe.domain}; it serves {served}"
         )
     second = find_candidate(against, home) if against else rival(first, recipe, home)
-    contestants = [Contestant(one.name, _load(task, one, recipe, device, home)) for one in (first, second)]
-    return Demo(task, contestants, min(recipe.evaluation.max_new_tokens, MAX_NEW_TOKENS))
+    contestants = [
+        Contestant(one.name, _load(page, one, recipe, device, home)) for one in (first, second)
+    ]
+    return Demo(page, contestants, min(recipe.evaluation.max_new_tokens, MAX_NEW_TOKENS))
 
 
 def rival(first: Candidate, recipe: Recipe, home: Home) -> Candidate:
-    """The newest version of the same name, where it is another one; else what the training began with."""
+    """Return the newest version of the same name, if it is another one, else the initial weights of
+    the training."""
     if first.version is not None:
         last = newest(home.mlflow_uri, first.version.name)
         if last is not None and last.version != first.version.version:
@@ -102,9 +75,11 @@ def rival(first: Candidate, recipe: Recipe, home: Home) -> Candidate:
     return Candidate(f"before training ({recipe.model.path})", recipe.model.path)
 
 
-def _load(task: Task, one: Candidate, recipe: Recipe, device: str, home: Home) -> Callable[[Question], Answer]:
+def _load(
+    page: Page, one: Candidate, recipe: Recipe, device: str, home: Home
+) -> Callable[[Question], Answer]:
     source = locate(one.weights, home.models)
-    if task is Task.DRAW:
+    if page is Page.DRAW:
         from rl_core.demo.painter import Painter
 
         return Painter(source, recipe, device).answer

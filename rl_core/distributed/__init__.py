@@ -1,6 +1,7 @@
-"""Placing work on devices: the only importer of ray. See README.md beside this file.
+"""Placement of work on devices, in the only package that imports ray. See README.md in this folder.
 
-Names are resolved on first use: a command that only needs a cluster (`rl_core.distributed.cluster`) imports no torch.
+Names are resolved on first use: a command that only needs a cluster (`rl_core.distributed.cluster`)
+imports no torch.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -40,7 +41,9 @@ _HOMES = {
     "DevicePool": "rl_core.distributed.device_pool",
     **dict.fromkeys(("PendingCall", "Remote", "per_rank", "submit"), "rl_core.distributed.handles"),
     "DataProtoRef": "rl_core.distributed.refs",
-    **dict.fromkeys(("Broadcast", "Collect", "Dispatch", "Execute", "distributed"), "rl_core.ranks.dispatch"),
+    **dict.fromkeys(
+        ("Broadcast", "Collect", "Dispatch", "Execute", "distributed"), "rl_core.ranks.dispatch"
+    ),
     **dict.fromkeys(("RankInfo", "TrainTopology"), "rl_core.ranks.rank_info"),
 }
 

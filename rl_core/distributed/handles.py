@@ -33,7 +33,7 @@ P = ParamSpec("P")
 
 
 class Handle(Generic[T]):
-    """What a `Remote[T]` is when the program runs. `handle.method(...)` waits for the answer."""
+    """A `Remote[T]` at run time. `handle.method(...)` waits for the answer."""
 
     def __init__(self, group: WorkerGroup, name: str, cls: type[T]) -> None:
         self._group, self._name, self._cls = group, name, cls
@@ -57,10 +57,8 @@ class RemoteMethod:
         self._group, self._name, self._method, self._spec = group, name, method, spec
 
     def __call__(self, *args: object, **kwargs: object) -> Any:
-        """Call and wait.
-
-        Raises: the errors of `WorkerGroup.wait`, and DataProtoError for what cannot be cut.
-        """
+        """Call the method and wait. Raises: the errors of `WorkerGroup.wait`, and DataProtoError
+        for arguments that cannot be cut."""
         return submit(self, *args, **kwargs).result()
 
     def start(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> PendingCall[Any]:
@@ -68,7 +66,12 @@ class RemoteMethod:
         plan = cut(self._spec, args, dict(kwargs), self._group.topology)
         put = _Shipping()
         calls = {
-            rank: (self._name, self._method, tuple(map(put, args)), {key: put(value) for key, value in kwargs.items()})
+            rank: (
+                self._name,
+                self._method,
+                tuple(map(put, args)),
+                {key: put(value) for key, value in kwargs.items()},
+            )
             for rank, (args, kwargs) in plan.calls.items()
         }
         stored = self._spec.collect is Collect.JOIN
@@ -78,17 +81,23 @@ class RemoteMethod:
         if silent:
             futures |= self._group.submit("call", silent, wanted=False, stored=stored)
         return PendingCall(
-            self._group, f"{self._name}.{self._method}", self._spec, futures, plan.answering, plan.num_rows
+            self._group,
+            f"{self._name}.{self._method}",
+            self._spec,
+            futures,
+            plan.answering,
+            plan.num_rows,
         )
 
     @property
     def answers_per_rank(self) -> bool:
-        """Whether the answer is a list with that of every rank."""
+        """True if the answer is a list with one entry per rank."""
         return self._spec.collect is Collect.ALL
 
 
 def submit(method: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> PendingCall[R]:
-    """Start a call of a handle's method without waiting; a group runs its calls in that order.
+    """Start a call of a handle's method without waiting. One group runs its calls in the order they
+    were started.
 
     Raises: TypeError when it is no handle's method, and DataProtoError for what cannot be cut.
     """
@@ -108,14 +117,15 @@ def per_rank(method: Callable[P, R]) -> Callable[P, list[R]]:
 
 
 def world_size_of(handle: object) -> int:
-    """How many ranks the component behind a handle has. Raises: TypeError when it is no handle."""
+    """Return the number of ranks of the component behind a handle. Raises: TypeError if it is no
+    handle."""
     if not isinstance(handle, Handle):
         raise TypeError(f"world_size_of needs a handle, got {handle!r}")
     return handle._group.world_size
 
 
 class PendingCall(Generic[R_co]):
-    """A call under way."""
+    """A call that has been started."""
 
     def __init__(
         self,
@@ -132,7 +142,7 @@ class PendingCall(Generic[R_co]):
     def result(self) -> R_co:
         """Wait for all ranks.
 
-        Returns: what the method's Collect mode says; joined answers stay with the workers.
+        Returns: the result of the method's Collect mode; joined answers stay with the workers.
         """
         answers = self._group.wait(self._label, self._futures)
         heard = [answers[rank] for rank in self._answering]
@@ -142,7 +152,7 @@ class PendingCall(Generic[R_co]):
 
 
 class _Shipping:
-    """Puts each batch among the arguments into the object store, once for all ranks."""
+    """Puts each batch among the arguments into the object store once, for all ranks that get it."""
 
     def __init__(self) -> None:
         self._stored: dict[int, tuple[DataProto, Stored]] = {}

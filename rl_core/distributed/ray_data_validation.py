@@ -1,7 +1,8 @@
-"""Validation on a cluster: each part of each file is a row of a Ray Data dataset, and its findings the result.
+"""Validation on a cluster: each part of each file is a row of a Ray Data dataset, and its findings
+the result.
 
-The files must lie where every node reads them (a shared disk). Findings come back in the order of the parts, so the
-report is the one that a single machine makes.
+The files must be on a disk that all nodes share. Findings come back in the order of the parts, so
+the report is the same as on a single machine.
 """
 
 from __future__ import annotations
@@ -26,9 +27,11 @@ _REJECTIONS = TypeAdapter(list[Rejection])
 
 
 def cluster_runner(address: str) -> Runner:
-    """Checks parts on the cluster at `address`."""
+    """Return a runner that checks parts on the cluster at `address`."""
 
-    def run(parts: Sequence[Part], settings: CheckSettings, held_out: HeldOut) -> Iterator[tuple[Part, Checked]]:
+    def run(
+        parts: Sequence[Part], settings: CheckSettings, held_out: HeldOut
+    ) -> Iterator[tuple[Part, Checked]]:
         from rl_core.distributed.cluster import ray_cluster
 
         if parts:
@@ -38,7 +41,9 @@ def cluster_runner(address: str) -> Runner:
     return run
 
 
-def _run(parts: Sequence[Part], settings: CheckSettings, held_out: HeldOut) -> Iterator[tuple[Part, Checked]]:
+def _run(
+    parts: Sequence[Part], settings: CheckSettings, held_out: HeldOut
+) -> Iterator[tuple[Part, Checked]]:
     import ray
     import ray.data
 
@@ -60,7 +65,7 @@ def _run(parts: Sequence[Part], settings: CheckSettings, held_out: HeldOut) -> I
 
 @dataclass
 class _CheckPart:
-    """Runs on a worker, on the one core that Ray Data gives it."""
+    """Checks a part on a worker, on the one core that Ray Data assigns."""
 
     parts: list[Part]
     settings: CheckSettings

@@ -1,7 +1,8 @@
-"""What a worker is doing, asked for from outside while it is busy: a thread of the worker answers on a socket.
+"""Status of a worker, available while it is busy: a thread of the worker answers on a socket.
 
-A Ray actor answers nothing while its method runs, and methods stay on the main thread because timeouts of scorers use
-signals. The answer is one JSON object; a caller without the worker's token is not answered.
+A Ray actor answers nothing while its method runs, and methods stay on the main thread because
+timeouts of scorers use signals. The answer is one JSON object; a caller without the worker's token
+gets none.
 """
 
 from __future__ import annotations
@@ -22,20 +23,18 @@ TOKEN_BYTES = 16
 
 @dataclass(frozen=True)
 class Status:
-    """A moment of a worker."""
+    """Status of a worker at one moment."""
 
     method: str
-    """What the main thread runs, as `Role.method`; empty when idle."""
+    """Method on the main thread, as `Role.method`; empty if idle."""
     seconds: float
-    """For how long."""
+    """Seconds since the method started."""
     place: str
-    """The innermost line of it, as `file:line function`."""
-    rss_bytes: int
-    """Memory the process holds."""
+    """Innermost line of the method, as `file:line function`."""
 
 
 class StatusServer:
-    """Answers with the status of this process's main thread until the process ends."""
+    """Server that answers with the status of this process's main thread until the process ends."""
 
     def __init__(self) -> None:
         self.token = secrets.token_hex(TOKEN_BYTES // 2)
@@ -46,24 +45,22 @@ class StatusServer:
 
     @property
     def method(self) -> str:
-        """What the main thread runs; empty when idle."""
+        """Method on the main thread; empty if idle."""
         return self._method
 
     def begin(self, method: str) -> None:
-        """The main thread starts `method`."""
+        """Record that the main thread starts `method`."""
         self._method, self._since = method, time.monotonic()
 
     def end(self) -> None:
-        """The main thread is idle again."""
+        """Record that the main thread is idle again."""
         self.begin("")
 
     def status(self) -> Status:
-        import psutil
-
         frame = sys._current_frames().get(threading.main_thread().ident or 0)
         stack = traceback.extract_stack(frame, limit=None) if frame is not None else []
         place = f"{stack[-1].filename}:{stack[-1].lineno} {stack[-1].name}" if stack else ""
-        return Status(self._method, time.monotonic() - self._since, place, psutil.Process().memory_info().rss)
+        return Status(self._method, time.monotonic() - self._since, place)
 
     def _serve(self) -> None:
         while True:
@@ -76,7 +73,8 @@ class StatusServer:
 
 
 def ask(host: str, port: int, token: str) -> Status | None:
-    """The status of a worker; None when it does not answer within three seconds (stopped, swapped out, gone)."""
+    """Return the status of a worker; None if it does not answer within three seconds (stopped,
+    swapped out, gone)."""
     try:
         with socket.create_connection((host, port), timeout=TIMEOUT_S) as connection:
             connection.sendall(token.encode())

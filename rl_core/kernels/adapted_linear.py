@@ -1,8 +1,8 @@
 """A linear layer with an adapter (LoRA, arXiv 2106.09685) that trains with few passes over memory.
 
-peft writes base(x) + scaling * B(A(x)) out, product by product: to scale and to add, it reads and writes tensors of the
-layer's whole width several times, forward and backward. Here the scaling is done where the adapter is narrow, and what
-B gives is added by its product itself.
+peft writes base(x) + scaling * B(A(x)) out, product by product: to scale and to add, it reads and
+writes tensors of the layer's whole width several times, forward and backward. Here the scaling is
+done where the adapter is narrow, and what B gives is added by its product itself.
 
 Axes: N rows, I features in, O features out, R the adapter's rank.
 """
@@ -30,14 +30,17 @@ class Parts(NamedTuple):
 
 
 def plain_parts(layer: lora.Linear) -> Parts | None:
-    """The parts of an adapted layer that is now no more than them, all of one format; None for any other.
+    """The parts of an adapted layer that is now no more than them, all of one format; None for any
+    other.
 
     Such are layers with two active adapters or none, with dropout at work, or cut over ranks.
     """
     if layer.disable_adapters or layer.merged or layer.lora_variant:
         return None
     active = [name for name in layer.active_adapters if name in layer.lora_A]
-    if len(active) != 1 or (layer.training and not isinstance(layer.lora_dropout[active[0]], nn.Identity)):
+    if len(active) != 1 or (
+        layer.training and not isinstance(layer.lora_dropout[active[0]], nn.Identity)
+    ):
         return None
     linears: list[Any] = [layer.base_layer, layer.lora_A[active[0]], layer.lora_B[active[0]]]
     if not all(map(_is_plain, linears)) or len({linear.weight.dtype for linear in linears}) > 1:
@@ -47,7 +50,8 @@ def plain_parts(layer: lora.Linear) -> Parts | None:
 
 
 class AdaptedLinear(lora.Linear):
-    """peft's layer, where it is plain with one product less and nothing scaled or added by itself."""
+    """peft's layer, where it is plain with one product less and nothing scaled or added by
+    itself."""
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """The states [..., I] to [..., O]."""
@@ -56,13 +60,16 @@ class AdaptedLinear(lora.Linear):
             return super().forward(x, *args, **kwargs)
         base, down, up, scaling = parts
         states_NI = x.reshape(-1, x.shape[-1])
-        whole_NO: Any = _Adapted.apply(states_NI, base.weight, base.bias, down.weight, up.weight, scaling)
-        # Not within it: some models go on in place, which a function's output must not be a view for.
+        whole_NO: Any = _Adapted.apply(
+            states_NI, base.weight, base.bias, down.weight, up.weight, scaling
+        )
+        # Not within it: some models go on in place, and a function's output must be no view then.
         return whole_NO.view(*x.shape[:-1], base.out_features)
 
 
 class _Adapted(torch.autograd.Function):
-    """Products are computed in the processor's format, and rounded to that of the states once, at the end."""
+    """Products are computed in the processor's format, and rounded to that of the states once, at
+    the end."""
 
     @staticmethod
     def forward(  # type: ignore[override]
@@ -77,7 +84,9 @@ class _Adapted(torch.autograd.Function):
         states_NI = states.reshape(-1, states.shape[-1]).to(product_dtype(states))
         weight, down, up = (one.to(states_NI.dtype) for one in (weight_OI, down_RI, up_OR))
         narrow_NR = (states_NI @ down.t()).mul_(scaling)
-        whole_NO = nn.functional.linear(states_NI, weight, None if bias_O is None else bias_O.to(states_NI.dtype))
+        whole_NO = nn.functional.linear(
+            states_NI, weight, None if bias_O is None else bias_O.to(states_NI.dtype)
+        )
         torch.addmm(whole_NO, narrow_NR, up.t(), out=whole_NO)
         ctx.save_for_backward(states, narrow_NR, weight_OI, down_RI, up_OR)
         ctx.scaling = scaling
@@ -87,7 +96,9 @@ class _Adapted(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         states, narrow_NR, weight_OI, down_RI, up_OR = ctx.saved_tensors
-        states_NI, grad_NO = (one.reshape(-1, one.shape[-1]).to(narrow_NR.dtype) for one in (states, grad))
+        states_NI, grad_NO = (
+            one.reshape(-1, one.shape[-1]).to(narrow_NR.dtype) for one in (states, grad)
+        )
         weight, down, up = (one.to(narrow_NR.dtype) for one in (weight_OI, down_RI, up_OR))
         grad_NR = (grad_NO @ up).mul_(ctx.scaling)
         grad_down_RI, grad_up_OR = grad_NR.t() @ states_NI, grad_NO.t() @ narrow_NR

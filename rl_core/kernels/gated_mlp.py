@@ -1,8 +1,10 @@
-"""A gated MLP (SwiGLU, arXiv 2002.05202) that trains with half of what the usual one keeps for the backward pass.
+"""A gated MLP (SwiGLU, arXiv 2002.05202) that trains with half of what the usual one keeps for the
+backward pass.
 
-down(silu(gate(x)) * up(x)): the products' results, gate(x) and up(x), are kept; what comes from them element by element
-is computed again. On the way forward it is the same, bit by bit. Nothing large is changed in place: in bfloat16 that
-takes a processor twice as long as writing into memory that is free again.
+down(silu(gate(x)) * up(x)): the products' results, gate(x) and up(x), are kept; what comes from
+them element by element is computed again. On the way forward it is the same, bit by bit. Nothing
+large is changed in place: in bfloat16 that takes a processor twice as long as writing into memory
+that is free again.
 
 Axes: N rows, H hidden features, M features between.
 """
@@ -56,7 +58,11 @@ def _same_as(mlp: Any) -> GatedMLP | None:
         return None
     layers: dict[str, Any] = named
     ours, weight = GatedMLP(**layers), layers["gate_proj"].weight
-    probe = torch.linspace(-3.0, 3.0, 2 * weight.shape[1], dtype=weight.dtype).view(2, -1).to(weight.device)
+    probe = (
+        torch.linspace(-3.0, 3.0, 2 * weight.shape[1], dtype=weight.dtype)
+        .view(2, -1)
+        .to(weight.device)
+    )
     theirs, own = asked(mlp, probe), asked(ours, probe)
     if not isinstance(theirs, Tensor) or own is None or theirs.shape != own.shape:
         return None
@@ -66,7 +72,8 @@ def _same_as(mlp: Any) -> GatedMLP | None:
 
 
 def _is_plain(layer: Any, dtype: torch.dtype) -> bool:
-    """Whether a layer is no more than a product with a matrix of this format that lies here as a whole."""
+    """Whether a layer is no more than a product with a matrix of this format that lies here as a
+    whole."""
     if type(layer) is not nn.Linear or layer.bias is not None or layer.weight.dtype != dtype:
         return False
     changed = layer._forward_hooks or layer._forward_pre_hooks or "forward" in vars(layer)
@@ -75,7 +82,9 @@ def _is_plain(layer: Any, dtype: torch.dtype) -> bool:
 
 class _Gated(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, states: Tensor, gate_MH: Tensor, up_MH: Tensor, down_HM: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, states: Tensor, gate_MH: Tensor, up_MH: Tensor, down_HM: Tensor
+    ) -> Tensor:
         states_NH = states.reshape(-1, states.shape[-1])
         gated_NM, raised_NM = states_NH @ gate_MH.t(), states_NH @ up_MH.t()
         ctx.save_for_backward(states, gated_NM, raised_NM, gate_MH, up_MH, down_HM)
@@ -96,7 +105,9 @@ class _Gated(torch.autograd.Function):
         # Into memory that is no longer needed.
         grad_raised_NM = torch.mul(opened_NM, grad_NM, out=free_NM)
         slope_NM = torch.mul(grad_NM, raised_NM, out=opened_NM)
-        grad_gated_NM = torch.ops.aten.silu_backward.grad_input(slope_NM, gated_NM, grad_input=grad_NM)
+        grad_gated_NM = torch.ops.aten.silu_backward.grad_input(
+            slope_NM, gated_NM, grad_input=grad_NM
+        )
         grad_gate = grad_gated_NM.t() @ states_NH if wants[0] else None
         grad_up = grad_raised_NM.t() @ states_NH if wants[1] else None
         if not wants_states:

@@ -1,7 +1,8 @@
-"""From what the environment and the scorers said to the reward that is trained on.
+"""Combination of environment and scorer results into the reward that is trained on.
 
-reward = environment + sum_k weight_k * score_k, then the shaping of cut-off replies. What scorers and shaping add
-stands at the last action of the row; an environment's turn rewards stay where they were earned.
+reward = environment + sum_k weight_k * score_k, then the shaping of truncated replies. Scores and
+shaping are added at the last action of the row; an environment's turn rewards stay at the turns
+that earned them.
 
 Axes: B rows, T actions, K scorers.
 """
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rl_core.algorithms.shaping import at_last_action, soft_overlong_penalty
 from schemas.rewards import RewardServiceConfig, Truncation
 
 if TYPE_CHECKING:
@@ -22,28 +24,29 @@ ENVIRONMENT = "environment"
 
 @dataclass(frozen=True)
 class Earned:
-    """What the rows of a rollout have earned before any scorer."""
+    """Rewards of a rollout's rows before any scorer."""
 
     rewards_B: Tensor
     turn_rewards_BT: Tensor
     mask_BT: Tensor
     lengths_B: Tensor
-    """Tokens of the last reply."""
+    """Length of the last reply in tokens."""
     truncated_B: Tensor
     failed_B: Tensor
-    """Rows without a verdict."""
+    """Mask of rows without a reward."""
 
 
 @dataclass(frozen=True)
 class Rewarded:
-    """What the rows are trained on."""
+    """Rewards that the rows are trained on."""
 
     rewards_B: Tensor
     turn_rewards_BT: Tensor
     parts: dict[str, Tensor]
-    """Weighted, [B] each: the environment's and every scorer's that counts; 0 where a row has none."""
+    """Weighted parts of the reward, [B] each: the environment and every scorer that counts; 0 where
+    a row has none."""
     unscored_B: Tensor
-    """Rows that lack a score that counts."""
+    """Mask of rows that lack a score that counts."""
 
 
 def combine(
@@ -53,10 +56,10 @@ def combine(
     config: RewardServiceConfig,
     max_length: int,
 ) -> Rewarded:
-    """The rewards of a rollout.
+    """Compute the rewards of a rollout.
 
-    Args: scores_BK: NaN where there is none. weights: of the scorers, by column; a scorer of weight 0
-    is only measured. max_length: limit of one reply, in tokens.
+    Args: scores_BK: NaN where there is no score. weights: weights of the scorers, by column; a
+    scorer of weight 0 is only logged. max_length: limit of one reply, in tokens.
     """
     parts = {ENVIRONMENT: earned.rewards_B}
     unscored_B = earned.failed_B.new_zeros(earned.failed_B.shape)
@@ -66,7 +69,7 @@ def combine(
             parts[key] = weight * scores_B.nan_to_num(0.0)
     total_B = sum(parts.values(), start=earned.rewards_B.new_zeros(earned.rewards_B.shape))
     total_B = total_B + _penalties(earned, config, max_length)
-    rewards_BT = _at_last_action(earned, total_B - earned.rewards_B) + earned.turn_rewards_BT
+    rewards_BT = at_last_action(total_B - earned.rewards_B, earned.mask_BT) + earned.turn_rewards_BT
     if config.truncated is Truncation.ZERO:
         total_B = total_B.masked_fill(earned.truncated_B, 0.0)
         rewards_BT = rewards_BT.masked_fill(earned.truncated_B[:, None], 0.0)
@@ -75,7 +78,8 @@ def combine(
 
 
 def score_metrics(scores_BK: Tensor, keys: Sequence[str], earned: Earned) -> dict[str, float]:
-    """Per scorer: mean and standard deviation of the unweighted scores there are, and how many rows have none."""
+    """Return mean and standard deviation of each scorer's unweighted scores, and the number of rows
+    without one."""
     good_B = ~earned.failed_B
     columns = {ENVIRONMENT: earned.rewards_B} | dict(zip(keys, scores_BK.unbind(1), strict=True))
     metrics = {}
@@ -89,21 +93,13 @@ def score_metrics(scores_BK: Tensor, keys: Sequence[str], earned: Earned) -> dic
 
 
 def _penalties(earned: Earned, config: RewardServiceConfig, max_length: int) -> Tensor:
-    """[B], 0 or less: by length, and whole for a row that the context limit cut off."""
-    from rl_core.algorithms.shaping import soft_overlong_penalty
-
+    """Return the length penalties, [B], 0 or less: by length, and the full penalty for a row that
+    the context limit truncated."""
     none_B = earned.rewards_B.new_zeros(earned.rewards_B.shape)
     if config.truncated is not Truncation.SOFT:
         return none_B
     buffer = min(config.overlong_buffer, max_length)
-    by_length_B = soft_overlong_penalty(earned.lengths_B, max_length, buffer, config.overlong_penalty)
-    return by_length_B.to(none_B.dtype).masked_fill(earned.truncated_B, -config.overlong_penalty)
-
-
-def _at_last_action(earned: Earned, extra_B: Tensor) -> Tensor:
-    import torch
-
-    kept_BT = earned.mask_BT != 0
-    places_T = torch.arange(kept_BT.shape[1], device=kept_BT.device)
-    last_B1 = torch.where(kept_BT, places_T, -1).amax(dim=1, keepdim=True)
-    return torch.where(places_T == last_B1, extra_B[:, None], 0.0)
+    lengths_B = earned.lengths_B.masked_fill(earned.truncated_B, max_length)
+    return soft_overlong_penalty(lengths_B, max_length, buffer, config.overlong_penalty).to(
+        none_B.dtype
+    )

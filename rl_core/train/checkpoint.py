@@ -1,11 +1,11 @@
-"""A checkpoint of all ranks: distributed checkpoint files, a random state per rank, and what it all is.
+"""Checkpoint of all ranks: distributed checkpoint files and a random state per rank.
 
-    weights/        trained parameters, optimiser moments, moving average; sharded, loadable on any number of ranks
-    rank-N.pt       schedule, counts, the optimiser's settings and random state of rank N
-    contents.json   what was saved, so that a different set-up is refused by name rather than half loaded
+    weights/       trained parameters, optimizer moments, moving average; for any number of ranks
+    rank-N.pt      schedule, counts, optimizer settings and random state of rank N
+    contents.json  description, so that a different set-up is refused by name
 
-Whether a checkpoint is complete is not decided here: `RunFolder.publish_checkpoint` writes into a hidden folder, syncs,
-renames, and writes a sentinel last.
+Completeness of a checkpoint is decided elsewhere: `RunFolder.publish_checkpoint` writes into a
+hidden folder, syncs, renames, and writes a sentinel last.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import random
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import Any, TypedDict
 
 import numpy as np
 import torch
@@ -27,9 +27,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from rl_core.errors import StorageError
 from rl_core.train.optimizer import MOMENTS, STEP, add_moments
-
-if TYPE_CHECKING:
-    from rl_core.train.fsdp import FSDPBackend
+from rl_core.train.trained import Trained
 
 _CONTENTS = "contents.json"
 
@@ -38,7 +36,8 @@ Settings = dict[str, Any]
 
 
 class Sharded(TypedDict, total=False):
-    """What is cut over ranks, by name of the parameter; the average only where there is one."""
+    """Tensors that are sharded over ranks, by name of the parameter; the average only where there
+    is one."""
 
     model: Mapping[str, Tensor]
     moments: Mapping[str, Mapping[str, Tensor]]
@@ -46,7 +45,8 @@ class Sharded(TypedDict, total=False):
 
 
 class Counts(TypedDict):
-    """What of the optimiser is not sharded: its settings, and how often each parameter was changed."""
+    """Part of the optimizer that is not sharded: its settings, and how often each parameter was
+    changed."""
 
     settings: Settings
     steps: dict[str, float]
@@ -73,33 +73,39 @@ class Local(TypedDict):
 
 
 @torch.no_grad()
-def save(backend: FSDPBackend, folder: Path) -> None:
-    """Write all ranks' shards to `folder`. Raises: StorageError when the disk refuses."""
+def save(backend: Trained, folder: Path) -> None:
+    """Write all ranks' shards to `folder`. Raises: StorageError when a write fails."""
     try:
-        _save_sharded(_state(backend), folder / "weights", is_alone=backend.rank_info.world_size == 1)
+        _save_sharded(
+            _state(backend), folder / "weights", is_alone=backend.rank_info.world_size == 1
+        )
         torch.save(_local_state(backend), folder / f"rank-{backend.rank_info.rank}.pt")
         if backend.rank_info.rank == 0:
             (folder / _CONTENTS).write_text(json.dumps(_contents(backend)), encoding="utf-8")
     except (OSError, RuntimeError, CheckpointException) as error:
         raise StorageError(
-            f"checkpoint {folder} could not be written ({str(error).strip().splitlines()[-1]}); free some space or set "
-            "RL_TRAIN_HOME to a larger disk, then run again: training continues from the last complete checkpoint"
+            f"checkpoint {folder} could not be written ({str(error).strip().splitlines()[-1]}); "
+            "free some space or set RL_TRAIN_HOME to a larger disk, then run again: training "
+            "continues from the last complete checkpoint"
         ) from error
 
 
-def load(backend: FSDPBackend, folder: Path) -> None:
+def load(backend: Trained, folder: Path) -> None:
     """Restore from `folder`, on any number of ranks.
 
-    Raises: StorageError when files are missing or damaged, or hold something else than this backend trains.
+    Raises: StorageError when files are missing or damaged, or belong to another set-up.
     """
     _check_contents(backend, folder)
     state = _state(backend)
     try:
-        # Weights and moments are read straight into their own tensors, so everything else must be there first.
+        # Weights and moments are read straight into their own tensors, so everything else must be
+        # there first.
         local: Local = torch.load(_rank_file(backend, folder), weights_only=False)
         state_dict_loader.load({**state}, checkpoint_id=folder / "weights")
     except (OSError, EOFError, RuntimeError, pickle.UnpicklingError, CheckpointException) as error:
-        raise StorageError(f"checkpoint {folder} cannot be read: {str(error).strip().splitlines()[-1]}") from error
+        raise StorageError(
+            f"checkpoint {folder} cannot be read: {str(error).strip().splitlines()[-1]}"
+        ) from error
     _restore_counts(backend, local["optimizer"])
     backend.scheduler.load_state_dict(local["scheduler"])
     backend.num_skipped_steps = local["num_skipped_steps"]
@@ -109,8 +115,9 @@ def load(backend: FSDPBackend, folder: Path) -> None:
         _restore_random(local["random"])
 
 
-def _state(backend: FSDPBackend) -> Sharded:
-    """What is sharded: the tensors that are trained, which with adapters are few, and those that follow them."""
+def _state(backend: Trained) -> Sharded:
+    """Return the sharded state: the trained tensors, which are few with adapters, and those that
+    follow them."""
     add_moments(backend.optimizer)
     follow = {name: backend.optimizer.state[value] for name, value in backend.trainable.items()}
     moments = {name: {key: state[key] for key in MOMENTS} for name, state in follow.items()}
@@ -120,15 +127,18 @@ def _state(backend: FSDPBackend) -> Sharded:
     return state
 
 
-def _counts(backend: FSDPBackend) -> Counts:
-    # Its groups are for the fused step alone, may be others on other ranks, and have the same settings.
-    settings = {key: one for key, one in backend.optimizer.param_groups[0].items() if key != "params"}
+def _counts(backend: Trained) -> Counts:
+    # Its groups are for the fused step alone, may be others on other ranks, and have the same
+    # settings.
+    settings = {
+        key: one for key, one in backend.optimizer.param_groups[0].items() if key != "params"
+    }
     state = backend.optimizer.state
     steps = {name: float(state[value][STEP]) for name, value in backend.trainable.items()}
     return {"settings": settings, "steps": steps}
 
 
-def _restore_counts(backend: FSDPBackend, counts: Counts) -> None:
+def _restore_counts(backend: Trained, counts: Counts) -> None:
     for group in backend.optimizer.param_groups:
         group.update(counts["settings"])
     for name, value in backend.trainable.items():
@@ -136,13 +146,17 @@ def _restore_counts(backend: FSDPBackend, counts: Counts) -> None:
 
 
 def _save_sharded(state: Sharded, folder: Path, *, is_alone: bool) -> None:
-    """Args: is_alone: one rank has nothing to agree on with others, which takes a fifth of the time of a small save."""
+    """Write the sharded state.
+
+    Args: is_alone: a single rank has nothing to agree on with others, which takes a fifth of the
+    time of a small save.
+    """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled")
         state_dict_saver.save({**state}, checkpoint_id=folder, no_dist=is_alone)
 
 
-def _contents(backend: FSDPBackend) -> dict[str, str]:
+def _contents(backend: Trained) -> dict[str, str]:
     lora, ema = backend.lora_cfg, backend.ema_cfg
     return {
         "weights": "full" if lora is None else f"adapters of rank {lora.rank}",
@@ -150,7 +164,7 @@ def _contents(backend: FSDPBackend) -> dict[str, str]:
     }
 
 
-def _check_contents(backend: FSDPBackend, folder: Path) -> None:
+def _check_contents(backend: Trained, folder: Path) -> None:
     try:
         held = json.loads((folder / _CONTENTS).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -158,18 +172,19 @@ def _check_contents(backend: FSDPBackend, folder: Path) -> None:
     for name, wanted in _contents(backend).items():
         if held.get(name) != wanted:
             raise StorageError(
-                f"checkpoint {folder} holds {name}: {held.get(name)}, this run trains {name}: {wanted}; "
-                "use the recipe that wrote it, or start afresh"
+                f"checkpoint {folder} holds {name}: {held.get(name)}, this run trains {name}: "
+                f"{wanted}; use the recipe that wrote it, or start afresh"
             )
 
 
-def _rank_file(backend: FSDPBackend, folder: Path) -> Path:
-    """This rank's file; rank 0's where fewer ranks wrote, whose schedule and counts hold for all."""
+def _rank_file(backend: Trained, folder: Path) -> Path:
+    """Return this rank's file; rank 0's if fewer ranks wrote, whose schedule and counts are the
+    same for all."""
     own = folder / f"rank-{backend.rank_info.rank}.pt"
     return own if own.is_file() else folder / "rank-0.pt"
 
 
-def _local_state(backend: FSDPBackend) -> Local:
+def _local_state(backend: Trained) -> Local:
     return {
         "rank": backend.rank_info.rank,
         "optimizer": _counts(backend),

@@ -1,87 +1,113 @@
-"""The wiring for diffusion models: one track of denoising steps; all components share a process per device."""
+"""The domain of diffusion models: one track of denoising steps, whose samples scorers look at."""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Any
 
 from rl_core.algorithms import algorithms
-from rl_core.algorithms.base import StageAlgorithm
 from rl_core.data_proto import DataProto
 from rl_core.distributed import DataProtoRef, Remote, remote
 from rl_core.models.diffusion.bundle import DiffusionBundle
-from rl_core.rewards.resolve import resolve_scorers
 from rl_core.rollout.dedicated import DedicatedDiffusionEngine
 from rl_core.rollout.diffusion.engine import DiffusionEngine
 from rl_core.train.stacks.diffusion_stack import StepStack
 from rl_core.train.stacks.nft_stack import NftStack
-from rl_core.trainers.base import Track
-from rl_core.trainers.one_track import OneTrackTrainer
-from rl_core.trainers.rewards import add_scores, score_column
-from rl_core.trainers.wiring import stack_options, wire_algorithm, wire_backend
+from rl_core.trainers.base import Trainer
+from rl_core.trainers.describe import describe_samples
+from rl_core.trainers.rewards import ServiceScorer, score_column
+from rl_core.trainers.track import Engine, FromPrompts, Learner, Track, Wiring
+from rl_core.trainers.wiring import (
+    PolicyKind,
+    place_policy,
+    stack_options,
+    wire_algorithm,
+    wire_backend,
+)
+from schemas.recipe import Recipe
 from schemas.rollout import EngineKind
 
 TRACK = "images"
 """Name of the one track, also where samples are videos."""
 
 
-class DiffusionTrainer(OneTrackTrainer):
+class DiffusionTrainer(Trainer):
     """RL on a flow-matching model with the recipe's scorers."""
 
-    track: ClassVar = TRACK
-    engine_class: type[DiffusionEngine] = DiffusionEngine
-    own_engines: ClassVar = {EngineKind.DEDICATED: DedicatedDiffusionEngine}
+    def wire(self) -> Wiring:
+        """Model, engine and scorers, side by side or with an engine on devices of its own."""
+        policy, reward_service = place_policy(STEPS, self.pool, self.recipe, self.source_model)
+        scorer = ServiceScorer.of(self.recipe, reward_service, max_length=None)
+        track = Track(
+            TRACK,
+            sampler=FromPrompts(policy.engine),
+            scorer=scorer,
+            learner=policy.learner,
+            describe=describe_samples,
+        )
+        backend = policy.learner.backend
+        return Wiring(
+            tracks=(track,),
+            held_out=ScoredSamples(policy.engine, scorer),
+            policies={"policy": backend},
+            exported={"": backend},
+            with_notes=[backend],
+        )
+
+
+@dataclass
+class ScoredSamples:
+    """Of each held-out prompt one sample, from the same noise every time, scored."""
+
+    engine: Engine
+    scorer: ServiceScorer
 
     @property
-    def held_out_scores(self) -> tuple[str, ...]:
+    def scores(self) -> tuple[str, ...]:
         """What each scorer said, those that are only measured (`weight: 0`) among them."""
-        return tuple(self._weights)
+        return tuple(self.scorer.weights)
 
-    @property
-    def _weights(self) -> dict[str, float]:
-        return {key: config.weight for key, _, config in resolve_scorers(self.recipe.rewards)}
-
-    def wire(self, backend: Remote | None = None) -> None:
-        """All components, in the block that is open; samples are worth nothing without scorers."""
-        super().wire(backend)
-        self.wire_scorers()
-
-    def engine_options(self) -> tuple[Any, ...]:
-        """Of `DiffusionEngine`."""
-        recipe = self.recipe
-        _, settings = algorithms.resolve(recipe.algorithm, "algorithm")
-        sde = getattr(settings, "sde", None)
-        return recipe.diffusion, recipe.rollout, sde, recipe.seed, recipe.evaluation.batch_size
-
-    def training_side(self, backend: Remote | None = None) -> StageAlgorithm:
-        """Model, backend, algorithm and stack."""
-        recipe = self.recipe
-        driver_algorithm, algorithm = wire_algorithm(recipe)
-        if backend is None:
-            bundle = remote(DiffusionBundle, self.source_model, recipe.model)
-            with_reference = driver_algorithm.needs_reference
-            backend = wire_backend(recipe, bundle, self.total_steps, with_reference=with_reference)
-        self.backend = backend
-        sde, options = getattr(driver_algorithm.config, "sde", None), stack_options(recipe)
-        if sde is None:
-            stack = remote(NftStack, self.backend, algorithm, recipe.diffusion, **options)
-        else:
-            stack = remote(StepStack, self.backend, algorithm, recipe.diffusion, sde, **options)
-        self.tracks = {self.track: Track(driver_algorithm, stack, algorithm)}
-        return driver_algorithm
-
-    def add_rewards(self, rollout: DataProtoRef) -> dict[str, float]:
-        """What the scorers say of the samples."""
-        steps = rollout.tensor("response_mask").shape[1]
-        return add_scores(rollout, self.reward_service, self._weights, self.recipe.reward_service, steps)
-
-    def play_held_out(self, prompts: DataProto, max_new_tokens: int) -> DataProtoRef:
-        """One sample per prompt from the same noise every time, scored; the scorers' words by their keys."""
-        played = self.engine.evaluate(prompts, self.up_to_date(evaluation=True))
-        self.add_rewards(played)
-        scores = {key: played.tensor(score_column(key)) for key in self._weights}
+    def play(self, prompts: DataProto, max_new_tokens: int) -> DataProtoRef:
+        """One sample per prompt; the scorers' words by their keys."""
+        played = self.engine.handle.evaluate(prompts, self.engine.up_to_date(evaluation=True))
+        self.scorer.add_rewards(played, {TRACK: played})
+        scores = {key: played.tensor(score_column(key)) for key in self.scores}
         return played.replace(DataProto.from_dict(scores))
 
-    def describe(self, rollout: DataProtoRef) -> dict[str, float]:
-        """The rewards of a rollout, over the rows that have a verdict."""
-        rewards_B = rollout.tensor("rewards")[~rollout.tensor("failed")]
-        return {"reward_mean": float(rewards_B.mean()), "reward_std": float(rewards_B.std(correction=0))}
+
+def step_learner(recipe: Recipe, source_model: str, backend: Remote | None = None) -> Learner:
+    """Model, backend, algorithm and stack, in the block that is open.
+
+    Args: backend: of a model that is there already.
+    """
+    algorithm, copies = wire_algorithm(recipe)
+    if backend is None:
+        bundle = remote(DiffusionBundle, source_model, recipe.model)
+        backend = wire_backend(recipe, bundle, with_reference=algorithm.needs_reference)
+    sde, options = getattr(algorithm.config, "sde", None), stack_options(recipe)
+    if sde is None:
+        stack = remote(NftStack, backend, copies, recipe.diffusion, **options)
+    else:
+        stack = remote(StepStack, backend, copies, recipe.diffusion, sde, **options)
+    return Learner(backend, algorithm, copies, stack)
+
+
+def engine_options(recipe: Recipe) -> tuple[Any, ...]:
+    """Of `DiffusionEngine`, after its backend."""
+    _, settings = algorithms.resolve(recipe.algorithm, "algorithm")
+    return (
+        recipe.diffusion,
+        recipe.rollout,
+        getattr(settings, "sde", None),
+        recipe.seed,
+        recipe.evaluation.batch_size,
+    )
+
+
+STEPS = PolicyKind(
+    learner=step_learner,
+    engine_class=DiffusionEngine,
+    own_engines={EngineKind.DEDICATED: DedicatedDiffusionEngine},
+    engine_options=engine_options,
+)
+"""Policies that denoise."""

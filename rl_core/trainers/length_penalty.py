@@ -1,10 +1,16 @@
-"""What rewards are changed by or compared with before the advantages: the length, and the greedy reply."""
+"""What rewards are changed by or compared with before the advantages: the length, and the greedy
+reply."""
 
 from __future__ import annotations
 
 import torch
 
-from rl_core.algorithms.shaping import OverlongConfig, overlong_filter, soft_overlong_penalty
+from rl_core.algorithms.shaping import (
+    OverlongConfig,
+    at_last_action,
+    overlong_filter,
+    soft_overlong_penalty,
+)
 from rl_core.data_proto import DataProto
 from rl_core.distributed import DataProtoRef
 from rl_core.models.decoding.decode import StopReason
@@ -13,8 +19,11 @@ GREEDY = "greedy_rewards"
 """Column with the reward of the greedy reply to each row's prompt."""
 
 
-def shape_overlong(rollout: DataProtoRef, config: OverlongConfig | None, max_length: int) -> dict[str, float]:
-    """Take the penalty of long replies from `rewards` and `turn_rewards`, and cut-off rows out of the loss, in place.
+def shape_overlong(
+    rollout: DataProtoRef, config: OverlongConfig | None, max_length: int
+) -> dict[str, float]:
+    """Take the penalty of long replies from `rewards` and `turn_rewards`, and cut-off rows out of
+    the loss, in place.
 
     A row that is taken out keeps its reward, which counts in the mean of its group.
     Args: max_length: limit of one reply. Returns: metrics of what is switched on.
@@ -23,10 +32,14 @@ def shape_overlong(rollout: DataProtoRef, config: OverlongConfig | None, max_len
     mask_BT = rollout.tensor("response_mask")
     if config is not None and config.buffer:
         lengths_B = rollout.tensor("last_reply_tokens")
-        penalties_B = soft_overlong_penalty(lengths_B, max_length, config.buffer, config.penalty).float()
+        penalties_B = soft_overlong_penalty(
+            lengths_B, max_length, config.buffer, config.penalty
+        ).float()
         penalties_B = penalties_B.masked_fill(rollout.tensor("failed"), 0.0)
         columns["rewards"] = rollout.tensor("rewards") + penalties_B
-        columns["turn_rewards"] = rollout.tensor("turn_rewards") + at_last_action(penalties_B, mask_BT)
+        columns["turn_rewards"] = rollout.tensor("turn_rewards") + at_last_action(
+            penalties_B, mask_BT
+        )
         metrics["overlong_penalty_mean"] = float(penalties_B.mean())
     if config is not None and config.filter:
         truncated_B = torch.tensor(
@@ -40,7 +53,8 @@ def shape_overlong(rollout: DataProtoRef, config: OverlongConfig | None, max_len
 
 
 def add_greedy_rewards(rollout: DataProtoRef, greedy: DataProtoRef) -> dict[str, float]:
-    """Put `greedy_rewards` [B] into the rollout, in place. Where the greedy reply has no verdict, nothing is learnt.
+    """Put `greedy_rewards` [B] into the rollout, in place. Where the greedy reply has no verdict,
+    nothing is learnt.
 
     Args: greedy: one row per prompt, in the order of the groups. Returns: metrics.
     """
@@ -52,15 +66,10 @@ def add_greedy_rewards(rollout: DataProtoRef, greedy: DataProtoRef) -> dict[str,
     if bool(failed_B.any()):
         columns["failed"] = rollout.tensor("failed") | failed_B
         columns["response_mask"] = rollout.tensor("response_mask").masked_fill(failed_B[:, None], 0)
-        reasons = [reason for reason in greedy.non_tensor_batch["error"] for _ in range(num_siblings)]
+        reasons = [
+            reason for reason in greedy.non_tensor_batch["error"] for _ in range(num_siblings)
+        ]
         known = rollout.non_tensor_batch["error"]
         objects["error"] = [one or other for one, other in zip(known, reasons, strict=True)]
     rollout.replace(DataProto.from_dict(columns, objects))
     return {"greedy_reward_mean": float(rewards_P[~failed_P].mean())}
-
-
-def at_last_action(values_B: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
-    """[B, T]: each row's value at its last action, 0 elsewhere and in rows without any."""
-    places_T = torch.arange(mask_BT.shape[1])
-    last_B1 = torch.where(mask_BT != 0, places_T, -1).amax(dim=1, keepdim=True)
-    return torch.where(places_T == last_B1, values_B[:, None], 0.0)

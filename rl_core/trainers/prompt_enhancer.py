@@ -1,145 +1,147 @@
-"""The prompt enhancer: a language model rewrites a prompt, a diffusion model draws it, scorers look at the picture.
+"""The prompt enhancer: a language model rewrites prompts, a diffusion model draws what it says.
 
-A rollout is a tree of two tracks (`rl_core.trainers.tracks`): x prompts, n rewrites of each, m pictures of each of
-those. Pictures are scored against the prompt that was asked, and a rewrite earns what its pictures do. Either track, or
-both, are trained, each by its own algorithm, with advantages among its own siblings.
+What of it is a tree of two tracks is in `writing_and_drawing`; here are its two models, what the
+second is given of the first, and the evaluation, which compares pictures of rewrites with those of
+the prompts as they were asked.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from rl_core.data_proto import DataProto
 from rl_core.distributed import DataProtoRef, Remote, placement
-from rl_core.errors import RecipeError, RewardError
+from rl_core.errors import RecipeError
 from rl_core.models.locate import locate
-from rl_core.rollout.diffusion.rewriting import drawing, drawn_prompt, question
+from rl_core.rollout.diffusion.rewriting import drawing, drawn_prompt
 from rl_core.runtime.home import Home
-from rl_core.trainers.base import Trainer, prompt_batch
-from rl_core.trainers.diffusion import DiffusionTrainer
-from rl_core.trainers.length_penalty import at_last_action
-from rl_core.trainers.rewards import score_column
-from rl_core.trainers.text import TextTrainer
-from rl_core.trainers.tracks import CHILDLESS, ID, PARENT, lineage, propagate
-from schemas.recipe import Recipe
-from schemas.tracks import IMAGES_FOLDER, TracksConfig
+from rl_core.trainers.base import Trainer
+from rl_core.trainers.diffusion import STEPS
+from rl_core.trainers.rewards import ServiceScorer, score_column
+from rl_core.trainers.text import TOKENS
+from rl_core.trainers.track import Engine, Wiring, prompt_batch
+from rl_core.trainers.tree import ID
+from rl_core.trainers.wiring import Policy, side_by_side, wire_scorers
+from rl_core.trainers.writing_and_drawing import (
+    IMAGES,
+    Items,
+    as_asked,
+    questions,
+    written_and_drawn,
+)
+from schemas.tracks import IMAGES_FOLDER, ImagesTrack, TracksConfig
 
-IMAGES, TEXT = "images", "text"
 ORIGINAL = "original_"
 """Prefix of scores of what is drawn for the prompt as it was asked."""
 
 
 class PromptEnhancerTrainer(Trainer):
-    """RL on a language model and a diffusion model, wired as in their own domains.
+    """RL on a language model and a diffusion model, each wired as in its own domain.
 
     They share processes, or have devices of their own (`tracks.images.num_devices`).
     """
 
-    def __init__(self, recipe: Recipe, source_model: str, items: Sequence[dict[str, Any]]) -> None:
-        super().__init__(recipe, source_model, items)
-        self.writer = TextTrainer(recipe.writing, source_model, items)
-        painted = recipe.images
-        self.painter = DiffusionTrainer(painted, locate(painted.model.path, Home.default().models), items)
-        self._drawn: DataProtoRef | None = None
+    def wire(self) -> Wiring:
+        """Both models, the tree of their tracks, and an evaluation of both."""
+        recipe = self.recipe
+        if recipe.tracks is None:
+            raise RecipeError(f"tracks: the domain {recipe.domain} needs this block")
+        config = recipe.tracks
+        writer, painter, reward_service = self._place()
+        scorer = ServiceScorer.of(recipe.images, reward_service, max_length=None)
+        drawings = partial(_drawings, track=config.images)
+        tracks = written_and_drawn(recipe, config, writer, painter, scorer, drawings=drawings)
+        backends = {"policy": writer.learner.backend, IMAGES: painter.learner.backend}
+        learning = {"policy": config.text.train, IMAGES: config.images.train}
+        policies = {name: backend for name, backend in backends.items() if learning[name]}
+        exported = {"": backends["policy"]} | (
+            {IMAGES_FOLDER: backends[IMAGES]} if config.images.train else {}
+        )
+        return Wiring(
+            tracks=tracks,
+            held_out=BesideOriginals(writer.engine, painter.engine, scorer, config),
+            policies=policies,
+            exported=exported,
+            with_notes=[*policies.values(), writer.engine.handle],
+        )
+
+    def _place(self) -> tuple[Policy, Policy, Remote | None]:
+        """Writer, painter and scorers, side by side or in a block for each model."""
+        recipe, whole = self.recipe, self.recipe.placement.num_devices
+        painting = recipe.images
+        pipeline = locate(painting.model.path, Home.default().models)
+        if not recipe.drawing_devices:
+            writer = side_by_side(TOKENS, recipe.writing, self.source_model)
+            return writer, side_by_side(STEPS, painting, pipeline), wire_scorers(painting)
+        with placement(self.pool, fraction=recipe.writing.placement.num_devices / whole):
+            writer = side_by_side(TOKENS, recipe.writing, self.source_model)
+        with placement(self.pool, fraction=painting.placement.num_devices / whole):
+            return writer, side_by_side(STEPS, painting, pipeline), wire_scorers(painting)
+
+
+def _drawings(items: Items, texts: DataProtoRef, track: ImagesTrack) -> list[dict[str, Any]]:
+    """What the diffusion model is given: the rewrites that did not fail."""
+    columns = texts.non_tensor_batch
+    rows = zip(
+        columns["uid"],
+        columns[ID],
+        columns["response"],
+        texts.tensor("failed").tolist(),
+        strict=True,
+    )
+    return [
+        drawing(items[uid], row, drawn_prompt(said, track))
+        for uid, row, said, failed in rows
+        if not failed
+    ]
+
+
+@dataclass
+class BesideOriginals:
+    """Of each held-out prompt a greedy rewrite, with the scores of its picture and of one of the
+    prompt itself, which starts from the same noise.
+    """
+
+    writer: Engine
+    painter: Engine
+    scorer: ServiceScorer
+    config: TracksConfig
 
     @property
-    def config(self) -> TracksConfig:
-        """The recipe's block `tracks`. Raises: RecipeError when it has none."""
-        if self.recipe.tracks is None:
-            raise RecipeError(f"tracks: the domain {self.recipe.domain} needs this block")
-        return self.recipe.tracks
-
-    @property
-    def held_out_scores(self) -> tuple[str, ...]:
-        """What scorers said of the enhanced prompts' pictures, and with a prefix, of the original ones'."""
-        keys = self.painter.held_out_scores
+    def scores(self) -> tuple[str, ...]:
+        """What scorers said of pictures of rewrites, and with a prefix, of prompts as asked."""
+        keys = tuple(self.scorer.weights)
         return (*keys, ORIGINAL + "reward", *(ORIGINAL + key for key in keys))
 
-    def build(self) -> None:
-        """One block, or within it one of each model. Pictures are scored before rewrites, so their track is first."""
-        with placement(self.pool) as whole:
-            if self.recipe.drawing_devices:
-                for trainer in (self.writer, self.painter):
-                    share = trainer.recipe.placement.num_devices / self.recipe.placement.num_devices
-                    with placement(self.pool, fraction=share):
-                        trainer.wire()
-            else:
-                self.writer.wire()
-                self.painter.wire()
-        self.groups = [whole]
-        text, images = self.writer.tracks[TEXT], self.painter.tracks[IMAGES]
-        text.learns, images.learns = self.config.text.train, self.config.images.train
-        text.siblings_share = images.siblings_share = PARENT
-        self.tracks = {IMAGES: images, TEXT: text}
-
-    def rollout(self, prompts: DataProto, attempt: int = 0) -> dict[str, DataProtoRef]:
-        """The tree of each prompt. Rewrites that failed are not drawn."""
-        items = {item["uid"]: item for item in prompts.non_tensor_batch["item"]}
-        asked = prompt_batch([question(item, self.config.text) for item in items.values()])
-        text = self.writer.engine.rollout(asked, self.step_count, None, attempt)
-        text.union(lineage(text.non_tensor_batch["uid"].tolist()))
-        drawings = self._drawings(items, text)
-        if not drawings:
-            raise RewardError(f"nothing that was written can be drawn; first: {text.non_tensor_batch['error'][0]}")
-        images = self.painter.engine.rollout(prompt_batch(drawings), self.step_count, None, attempt)
-        images.union(lineage(images.non_tensor_batch["uid"].tolist()))
-        self._drawn = as_asked(images, drawings)
-        return {IMAGES: images, TEXT: text}
-
-    def _drawings(self, items: dict[str, dict[str, Any]], text: DataProtoRef) -> list[dict[str, Any]]:
-        columns = text.non_tensor_batch
-        rows = zip(columns["uid"], columns[ID], columns["response"], text.tensor("failed").tolist(), strict=True)
-        track = self.config.images
-        return [drawing(items[uid], row, drawn_prompt(said, track)) for uid, row, said, bad in rows if not bad]
-
-    def add_rewards(self, rollout: DataProtoRef) -> dict[str, float]:
-        """Of pictures what the scorers say; of rewrites what their pictures earned."""
-        if IMAGES in rollout.keys:
-            return self.painter.add_rewards(rollout)
-        assert self._drawn is not None, "pictures are scored first"
-        drawn, failed_B = self._drawn, rollout.tensor("failed")
-        rewards_B, childless_B = propagate(
-            rollout.non_tensor_batch[ID].tolist(),
-            drawn.non_tensor_batch[PARENT].tolist(),
-            drawn.tensor("rewards"),
-            drawn.tensor("failed"),
-            self.config.propagation,
-        )
-        mask_BT = rollout.tensor("response_mask").masked_fill(childless_B[:, None], 0)
-        known = rollout.non_tensor_batch["error"]
-        columns = {
-            "rewards": rewards_B,
-            "turn_rewards": at_last_action(rewards_B, mask_BT),
-            "response_mask": mask_BT,
-            "failed": failed_B | childless_B,
-        }
-        errors = [error or (CHILDLESS if bad else None) for error, bad in zip(known, childless_B, strict=True)]
-        rollout.replace(DataProto.from_dict(columns, {"error": errors}))
-        return {"childless_rows": float((childless_B & ~failed_B).sum())}
-
-    def describe(self, rollout: DataProtoRef) -> dict[str, float]:
-        """As each track's own domain does."""
-        return (self.painter if IMAGES in rollout.keys else self.writer).describe(rollout)
-
-    def play_held_out(self, prompts: DataProto, max_new_tokens: int) -> DataProtoRef:
-        """A greedy rewrite of each prompt, with the scores of its picture and of one of the prompt itself, which starts
-        from the same noise.
-        """
+    def play(self, prompts: DataProto, max_new_tokens: int) -> DataProtoRef:
+        """One row per prompt, in order."""
         items = list(prompts.non_tensor_batch["item"])
-        text = self.writer.engine.evaluate(
-            prompt_batch([question(item, self.config.text) for item in items]), max_new_tokens
-        )
-        said = [drawn_prompt(rewrite, self.config.images) for rewrite in text.non_tensor_batch["response"]]
-        enhanced, original = self._judged(items, said), self._judged(items, [item["prompt"] for item in items])
-        keys = self.painter.held_out_scores
-        columns = {"rewards": enhanced.tensor("rewards"), ORIGINAL + "reward": original.tensor("rewards")}
-        columns |= {key: enhanced.tensor(score_column(key)) for key in keys}
-        columns |= {ORIGINAL + key: original.tensor(score_column(key)) for key in keys}
-        columns["failed"] = text.tensor("failed") | enhanced.tensor("failed") | original.tensor("failed")
-        errors = [
-            [one.non_tensor_batch["error"][row] for one in (text, enhanced, original)] for row in range(len(items))
+        text = self.writer.handle.evaluate(questions(items, self.config.text), max_new_tokens)
+        said = [
+            drawn_prompt(rewrite, self.config.images)
+            for rewrite in text.non_tensor_batch["response"]
         ]
+        enhanced, original = (
+            self._judged(items, said),
+            self._judged(items, [item["prompt"] for item in items]),
+        )
+        columns = {
+            "rewards": enhanced.tensor("rewards"),
+            ORIGINAL + "reward": original.tensor("rewards"),
+        }
+        columns |= {key: enhanced.tensor(score_column(key)) for key in self.scorer.weights}
+        columns |= {
+            ORIGINAL + key: original.tensor(score_column(key)) for key in self.scorer.weights
+        }
+        columns["failed"] = (
+            text.tensor("failed") | enhanced.tensor("failed") | original.tensor("failed")
+        )
+        errors = zip(
+            *(one.non_tensor_batch["error"] for one in (text, enhanced, original)), strict=True
+        )
         told = {
             "error": [next(filter(None, row), None) for row in errors],
             "prompt": [item["prompt"] for item in items],
@@ -149,30 +151,9 @@ class PromptEnhancerTrainer(Trainer):
 
     def _judged(self, items: Sequence[dict[str, Any]], drawn: Sequence[str]) -> DataProtoRef:
         """One picture of each of `drawn`, scored against what its item asks."""
-        drawings = [drawing(item, item["uid"], prompt) for item, prompt in zip(items, drawn, strict=True)]
-        played = as_asked(self.painter.engine.evaluate(prompt_batch(drawings)), drawings)
-        self.painter.add_rewards(played)
+        drawings = [
+            drawing(item, item["uid"], prompt) for item, prompt in zip(items, drawn, strict=True)
+        ]
+        played = as_asked(self.painter.handle.evaluate(prompt_batch(drawings)), drawings)
+        self.scorer.add_rewards(played, {IMAGES: played})
         return played
-
-    def notes(self) -> list[str]:
-        """What is computed otherwise than usual, and a limit of the writer that is the model's."""
-        return [*super().notes(), *self.writer.engine.notes()]
-
-    def backends(self) -> dict[str, Remote]:
-        """Those that learn: `policy` rewrites, `images` draws."""
-        named = {"policy": (TEXT, self.writer.backend), IMAGES: (IMAGES, self.painter.backend)}
-        return {name: backend for name, (track, backend) in named.items() if self.tracks[track].learns}
-
-    def write_model(self, folder: str) -> None:
-        """The language model, and where it learnt, the diffusion model in the folder `images` inside."""
-        self.writer.backend.export(folder)
-        if self.tracks[IMAGES].learns:
-            self.painter.backend.export(f"{folder}/{IMAGES_FOLDER}")
-
-
-def as_asked(images: DataProtoRef, drawings: Sequence[dict[str, Any]]) -> DataProtoRef:
-    """Put what was asked into `prompt`, which scorers read, and what was drawn into `response`, in place."""
-    by_id = {drawn["uid"]: drawn for drawn in drawings}
-    rows = [by_id[uid] for uid in images.non_tensor_batch["uid"]]
-    columns = {"prompt": [row["asked"] for row in rows], "response": [row["prompt"] for row in rows]}
-    return images.replace(DataProto.from_dict(non_tensors=columns))

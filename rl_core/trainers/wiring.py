@@ -1,14 +1,98 @@
-"""What trainers of every domain wire alike: the backend of a policy, and how a stack takes its updates."""
+"""What domains wire alike: a policy with what trains and samples it, each on its devices."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from rl_core.algorithms import algorithms
 from rl_core.algorithms.base import StageAlgorithm
-from rl_core.distributed import Remote, remote
+from rl_core.distributed import DevicePool, Remote, placement, remote
+from rl_core.distributed.weight_sync import WeightSync
+from rl_core.ranks.rank_info import TrainTopology
+from rl_core.rewards.service import RewardService
 from rl_core.train.fsdp import FSDPBackend
+from rl_core.trainers.track import Engine, Learner
 from schemas.recipe import Recipe
+from schemas.rollout import EngineKind
+
+
+@dataclass(frozen=True)
+class PolicyKind:
+    """How policies with one kind of action are wired, such as `text.TOKENS`, `diffusion.STEPS`."""
+
+    learner: Callable[[Recipe, str, Remote | None], Learner]
+    """Places what trains, in the block that is open, from a recipe, a located model, and where the
+    model is there already, its backend.
+    """
+    engine_class: type[Any]
+    """What samples with the module that trains, in the same processes."""
+    own_engines: Mapping[EngineKind, type[Any]]
+    """What samples a copy of its own; takes the options of `engine_class`."""
+    engine_options: Callable[[Recipe], tuple[Any, ...]]
+    """What an engine takes after its backend."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What trains a model, and what samples it."""
+
+    learner: Learner
+    engine: Engine
+
+
+def place_policy(
+    kind: PolicyKind, pool: DevicePool, recipe: Recipe, source_model: str
+) -> tuple[Policy, Remote | None]:
+    """One block where what trains shares a process per device; next to it, a dedicated engine's.
+
+    The in-process engine is one of the siblings; a dedicated one is tied to the backend by a
+    WeightSync, and its block has devices of its own or (vLLM) further processes on those that
+    train. Returns: also the recipe's scorers, beside what trains.
+    """
+    placed = recipe.placement
+    topology = TrainTopology(tp_size=placed.tp_size, sp_size=placed.sp_size)
+    training = placed.train_devices / placed.num_devices
+    if not recipe.rollout.engine.owns_model:
+        with placement(pool, fraction=training, topology=topology):
+            return side_by_side(kind, recipe, source_model), wire_scorers(recipe)
+    sampling = placed.rollout_devices or placed.num_devices
+    with placement(pool, fraction=sampling / placed.num_devices) as block:
+        handle = _dedicated_engine(kind, recipe, source_model)
+    shared = None if placed.rollout_devices else block
+    with placement(pool, fraction=training, topology=topology, beside=shared):
+        learner = kind.learner(recipe, source_model, None)
+        config = recipe.rollout.sync_for(has_adapters=recipe.lora is not None)
+        sync = remote(WeightSync, backend=learner.backend, rollout=handle, config=config)
+        service = wire_scorers(recipe)
+    sleeps = recipe.rollout.engine is EngineKind.VLLM and recipe.rollout.vllm.sleep
+    return Policy(learner, Engine(handle, sync, sleeps)), service
+
+
+def side_by_side(
+    kind: PolicyKind, recipe: Recipe, source_model: str, backend: Remote | None = None
+) -> Policy:
+    """What trains and, over the same module, what samples it, in the block that is open.
+
+    Args: backend: of a model that is there already; unset loads the recipe's.
+    """
+    learner = kind.learner(recipe, source_model, backend)
+    return Policy(
+        learner, Engine(remote(kind.engine_class, learner.backend, *kind.engine_options(recipe)))
+    )
+
+
+def _dedicated_engine(kind: PolicyKind, recipe: Recipe, source_model: str) -> Remote:
+    sync = recipe.rollout.sync_for(has_adapters=recipe.lora is not None)
+    mode = sync.mode_for(has_adapters=recipe.lora is not None)
+    model = source_model, recipe.model, recipe.lora, mode, recipe.fsdp.param_dtype
+    return remote(kind.own_engines[recipe.rollout.engine], *model, *kind.engine_options(recipe))
+
+
+def wire_scorers(recipe: Recipe) -> Remote | None:
+    """The recipe's scorers, where it names any."""
+    return remote(RewardService, recipe.rewards, recipe.reward_service) if recipe.rewards else None
 
 
 def wire_algorithm(recipe: Recipe) -> tuple[StageAlgorithm, Remote]:
@@ -17,8 +101,8 @@ def wire_algorithm(recipe: Recipe) -> tuple[StageAlgorithm, Remote]:
     return algorithm_cls(settings), remote(algorithm_cls, settings)
 
 
-def wire_backend(recipe: Recipe, bundle: Remote, total_steps: int, *, with_reference: bool) -> Remote:
-    """The policy's FSDPBackend. Args: total_steps: turns of the loop."""
+def wire_backend(recipe: Recipe, bundle: Remote, *, with_reference: bool) -> Remote:
+    """The policy's FSDPBackend."""
     return remote(
         FSDPBackend,
         bundle,
@@ -26,11 +110,16 @@ def wire_backend(recipe: Recipe, bundle: Remote, total_steps: int, *, with_refer
         recipe.optimizer,
         recipe.scheduler,
         recipe.lora,
-        total_steps=total_steps * recipe.updates_per_step,
+        total_steps=total_steps(recipe) * recipe.updates_per_step,
         seed=recipe.seed,
         with_reference=with_reference,
         ema_cfg=recipe.ema,
     )
+
+
+def total_steps(recipe: Recipe) -> int:
+    """Turns of the loop in the whole run."""
+    return recipe.training.num_iterations * recipe.training.steps_per_iteration
 
 
 def stack_options(recipe: Recipe) -> dict[str, Any]:

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from rl_core.algorithms import Aggregation, Denominators, KlKind
-from rl_core.algorithms.terms import aggregate, clipped_surrogate, entropy_from_logits, kl_penalty, masked_mean, ratio
+from rl_core.algorithms.terms import aggregate, clipped_surrogate, kl_penalty, masked_mean, ratio
+from tests.algorithms.denominators import denominators_of
 from tests.algorithms.reference import kl
 
 
@@ -45,7 +46,9 @@ def test_kl_estimates_by_hand(kind: KlKind, value: float, slope: float) -> None:
         kl_BT = kl_penalty(log_probs_BT, torch.tensor([[-1.0]]), kind, straight_through)
         kl_BT.sum().backward()
         assert kl_BT.item() == pytest.approx(value, rel=1e-5)
-        assert log_probs_BT.grad is not None and log_probs_BT.grad.item() == pytest.approx(gradient, rel=1e-5)
+        assert log_probs_BT.grad is not None and log_probs_BT.grad.item() == pytest.approx(
+            gradient, rel=1e-5
+        )
 
 
 @pytest.mark.parametrize("kind", [KlKind.K1, KlKind.ABS, KlKind.K2, KlKind.K3])
@@ -65,9 +68,13 @@ def test_k3_of_one_action_is_ten_at_most_and_has_no_gradient_beyond(straight_thr
     # d = -30, -3, -2, 10, 12: e^30, e^3 - 4 = 16.1, e^2 - 3, e^-10 + 9, e^-12 + 11.
     d = [-30.0, -3.0, -2.0, 10.0, 12.0]
     log_probs_BT = torch.tensor([d], dtype=torch.float64, requires_grad=True)
-    kl_BT = kl_penalty(log_probs_BT, torch.zeros(1, 5, dtype=torch.float64), KlKind.K3, straight_through)
+    kl_BT = kl_penalty(
+        log_probs_BT, torch.zeros(1, 5, dtype=torch.float64), KlKind.K3, straight_through
+    )
     kl_BT.sum().backward()
-    assert kl_BT[0].tolist() == pytest.approx([10.0, 10.0, math.exp(2) - 3, math.exp(-10) + 9, 10.0])
+    assert kl_BT[0].tolist() == pytest.approx(
+        [10.0, 10.0, math.exp(2) - 3, math.exp(-10) + 9, 10.0]
+    )
     slopes = d if straight_through else [0.0, 0.0, 1 - math.exp(2), 1 - math.exp(-10), 0.0]
     assert log_probs_BT.grad is not None and log_probs_BT.grad[0].tolist() == pytest.approx(slopes)
 
@@ -79,37 +86,23 @@ def test_an_exact_kl_cannot_come_from_log_probabilities() -> None:
 
 @pytest.mark.parametrize(
     ("mode", "expected"),
-    [("token-mean", 7 / 3), ("token-sum", 7.0), ("seq-mean-token-sum", 3.5), ("seq-mean-token-sum-norm", 0.35),
+    [("token-mean", 7 / 3), ("token-sum", 7.0), ("seq-mean-token-sum", 3.5), ("seq-mean-token-sum-norm", 0.35),  # noqa: E501
      ("seq-mean-token-mean", (1.5 + 4.0) / 2)],
 )  # fmt: skip
 def test_aggregation_by_hand(mode: str, expected: float) -> None:
     loss_BT = torch.tensor([[1.0, 2.0, math.nan], [4.0, math.inf, 9.0], [8.0, 8.0, 8.0]])
     mask_BT = torch.tensor([[1, 1, 0], [1, 0, 0], [0, 0, 0]])
-    denominators = Denominators.from_mask(mask_BT, max_length=10)
+    denominators = denominators_of(mask_BT, max_length=10)
     assert denominators == Denominators(3.0, 2.0, 10)
-    assert aggregate(loss_BT, mask_BT, Aggregation(mode), denominators).item() == pytest.approx(expected)
+    assert aggregate(loss_BT, mask_BT, Aggregation(mode), denominators).item() == pytest.approx(
+        expected
+    )
 
 
 @pytest.mark.parametrize("mode", list(Aggregation))
 def test_a_step_without_any_action_has_loss_zero(mode: Aggregation) -> None:
     mask_BT = torch.zeros(2, 3)
-    assert aggregate(torch.ones(2, 3), mask_BT, mode, Denominators.from_mask(mask_BT)).item() == 0.0
-
-
-def test_denominators_of_parts_add_up() -> None:
-    mask_BT = torch.tensor([[1, 1, 0], [0, 0, 0], [0, 1, 0]])
-    parts = [Denominators.from_mask(rows_BT) for rows_BT in mask_BT.split(1)]
-    assert Denominators.merge(parts) == Denominators.from_mask(mask_BT)
-    with pytest.raises(ValueError, match="max_length"):
-        Denominators.merge([Denominators(1, 1, 3), Denominators(1, 1, 4)])
-
-
-def test_entropy_of_known_distributions() -> None:
-    logits = torch.tensor([[[0.0, 0.0, 0.0, 0.0], [0.0, 0.0, -math.inf, -math.inf]]], requires_grad=True)
-    entropy_BT = entropy_from_logits(logits)
-    torch.testing.assert_close(entropy_BT, torch.tensor([[math.log(4), math.log(2)]]))
-    entropy_BT.sum().backward()
-    assert logits.grad is not None and logits.grad.isfinite().all()
+    assert aggregate(torch.ones(2, 3), mask_BT, mode, denominators_of(mask_BT)).item() == 0.0
 
 
 def test_masked_mean_ignores_what_is_masked() -> None:

@@ -20,7 +20,9 @@ EXAMPLES = re.findall(r"```(jsonl|txt) (\w+)\n(.*?)```", PAGE, flags=re.DOTALL)
 @pytest.mark.parametrize(
     ("suffix", "schema", "text"), EXAMPLES, ids=[f"{kind}-{suffix}" for suffix, kind, _ in EXAMPLES]
 )
-def test_example_is_recognised_and_accepted(suffix: str, schema: str, text: str, tmp_path: Path) -> None:
+def test_example_is_recognised_and_accepted(
+    suffix: str, schema: str, text: str, tmp_path: Path
+) -> None:
     for name in ("frames/scene_01.png", "images/cat.png"):
         (tmp_path / name).parent.mkdir()
         Image.new("RGB", (4, 4)).save(tmp_path / name)

@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from rl_core.algorithms.metrics import Metric, MetricKind
 from rl_core.data_proto import DataProto
-from rl_core.distributed.refs import fetched_bytes
+from rl_core.distributed import refs
 from rl_core.errors import DataError, RLTrainError
 from rl_core.ranks.dispatch import Collect, Dispatch, Execute, distributed, num_real_rows
 from rl_core.ranks.rank_info import RankInfo
@@ -41,13 +41,33 @@ class Counter:
         return self.value
 
 
+def count_fetches() -> list[int]:
+    """Bytes of tensors that this process fetches by reference from now on, an entry per fetch."""
+    sizes: list[int] = []
+    get = refs._get
+
+    def counting(pieces: list[Any], what: Any) -> list[DataProto]:
+        found = get(pieces, what)
+        tensors = [
+            one for piece in found if piece.batch is not None for one in piece.batch.values()
+        ]
+        sizes.append(sum(tensor.nbytes for tensor in tensors))
+        return found
+
+    refs._get = counting
+    return sizes
+
+
 class Probe:
     """Says what reached it."""
 
     needs_rank_info = True
 
-    def __init__(self, counter: Any, others: dict[str, list[Any]] | None = None, *, rank_info: RankInfo) -> None:
+    def __init__(
+        self, counter: Any, others: dict[str, list[Any]] | None = None, *, rank_info: RankInfo
+    ) -> None:
         self.counter, self.others, self.info = counter, others or {}, rank_info
+        self.fetches = count_fetches()
 
     def pid(self) -> int:
         return os.getpid()
@@ -99,7 +119,11 @@ class Probe:
         """So many answers to a row, siblings adjacent, with a wide column and narrow ones."""
         many = rows.repeat(per_row)
         row = many.tensor("row")
-        tensors = {"row": row, "wide": row[:, None] * torch.ones(1, WIDTH), "rewards": row.float() / 2}
+        tensors = {
+            "row": row,
+            "wide": row[:, None] * torch.ones(1, WIDTH),
+            "rewards": row.float() / 2,
+        }
         names = [f"row {number}" for number in row.tolist()]
         metrics = {"rank": Metric(MetricKind.MAX, float(self.info.rank), 1)}
         return DataProto.from_dict(tensors, {"name": names}, {"metrics": metrics})
@@ -130,7 +154,7 @@ class Probe:
 
     def fetched(self) -> int:
         """Bytes this process has fetched by reference."""
-        return fetched_bytes()
+        return sum(self.fetches)
 
 
 class Saboteur:

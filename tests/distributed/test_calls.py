@@ -16,7 +16,9 @@ def test_ranks_know_their_place(quad: Remote):
 
 
 def test_every_dispatch_mode_reaches_the_ranks_it_says(quad: Remote):
-    assert quad.scattered(batch(4), list("abcd")) == [(rank, [rank], ["abcd"[rank]]) for rank in range(4)]
+    assert quad.scattered(batch(4), list("abcd")) == [
+        (rank, [rank], ["abcd"[rank]]) for rank in range(4)
+    ]
     assert quad.per_replica(batch(4)) == [(0, [0, 1]), (2, [2, 3])]
     assert quad.heads(batch(4)) == [(0, [0, 1]), (2, [2, 3])]
     assert quad.alone() == 0

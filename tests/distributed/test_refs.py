@@ -1,4 +1,5 @@
-"""Batches stay where they were made: counted in bytes, on the driver and on the ranks that consume them."""
+"""Batches stay where they were made: counted in bytes, on the driver and on the ranks that consume
+them."""
 
 import pickle
 
@@ -6,9 +7,8 @@ import pytest
 import torch
 
 from rl_core.data_proto import DataProto, DataProtoError
-from rl_core.distributed import Block, DataProtoRef, Remote
-from rl_core.distributed.refs import fetched_bytes
-from tests.distributed.components import WIDTH
+from rl_core.distributed import Block, DataProtoRef, Remote, refs
+from tests.distributed.components import WIDTH, count_fetches
 
 Pair = tuple[Block, Remote, Remote]
 ROW_BYTES = WIDTH * 4
@@ -21,40 +21,46 @@ def made(pair: Pair) -> DataProtoRef:
     return pair[1].answer(DataProto.from_dict({"row": torch.arange(6)}), 1)
 
 
-def test_the_driver_reads_narrow_columns_without_fetching(made: DataProtoRef):
-    before = fetched_bytes()
+@pytest.fixture
+def fetches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Bytes of tensors that the driver fetches, an entry per fetch."""
+    monkeypatch.setattr(refs, "_get", refs._get)
+    return count_fetches()
+
+
+def test_the_driver_reads_narrow_columns_without_fetching(made: DataProtoRef, fetches: list[int]):
     assert made.tensor("rewards").tolist() == [0.0, 0.5, 1.0, 1.5, 2.0, 2.5]
     assert (len(made), made.keys) == (6, {"row", "wide", "rewards", "name"})
     assert made.meta_info["metrics"]["rank"].result() == 1.0
-    assert fetched_bytes() == before
+    assert sum(fetches) == 0
     # What the driver holds is a description: it does not grow with the wide column.
     assert sum(len(pickle.dumps(part.narrow)) for part in made.parts) < 6 * ROW_BYTES
 
 
-def test_the_driver_fetches_one_column_by_name(made: DataProtoRef):
-    before = fetched_bytes()
+def test_the_driver_fetches_one_column_by_name(made: DataProtoRef, fetches: list[int]):
     assert made.non_tensor_batch["name"].tolist() == [f"row {row}" for row in range(6)]
-    assert fetched_bytes() == before
+    assert sum(fetches) == 0
     assert made.tensor("wide").sum(1).tolist() == [row * WIDTH for row in range(6)]
-    assert fetched_bytes() == before + 6 * ROW_BYTES
+    assert sum(fetches) == 6 * ROW_BYTES
 
 
-def test_a_rank_fetches_its_own_shard_only(made: DataProtoRef, pair: Pair):
-    probe, driver_before = pair[1], fetched_bytes()
+def test_a_rank_fetches_its_own_shard_only(made: DataProtoRef, pair: Pair, fetches: list[int]):
+    probe = pair[1]
     before = probe.fetched()
     assert probe.consume(made) == [([0, 1, 2], 3.0 * WIDTH), ([3, 4, 5], 12.0 * WIDTH)]
-    assert [after - start for after, start in zip(probe.fetched(), before, strict=True)] == [3 * ROW_BYTES] * 2
-    assert fetched_bytes() == driver_before
+    assert [after - start for after, start in zip(probe.fetched(), before, strict=True)] == [
+        3 * ROW_BYTES
+    ] * 2
+    assert sum(fetches) == 0
 
 
-def test_a_shard_may_take_only_some_columns(made: DataProtoRef):
-    before = fetched_bytes()
+def test_a_shard_may_take_only_some_columns(made: DataProtoRef, fetches: list[int]):
     shard = made.shard(2, 1, ["rewards", "name"]).fetch()
     assert (shard.tensor("rewards").tolist(), shard.non_tensor_batch["name"].tolist()) == (
         [1.5, 2.0, 2.5],
         ["row 3", "row 4", "row 5"],
     )
-    assert fetched_bytes() == before
+    assert sum(fetches) == 0
     with pytest.raises(DataProtoError, match=r"no columns \['missing'\]"):
         made.shard(2, 1, ["missing"])
 
@@ -69,7 +75,11 @@ def test_shards_by_reference_equal_shards_of_the_batch(made: DataProtoRef, num_p
         one, two = made.shard(num_parts, part).fetch(), shard_of(whole, num_parts, part)
         assert one.batch is not None
         assert two.batch is not None
-        assert set(one.batch.keys()) == set(two.batch.keys()) == {"row", "wide", "rewards", "response_mask"}
+        assert (
+            set(one.batch.keys())
+            == set(two.batch.keys())
+            == {"row", "wide", "rewards", "response_mask"}
+        )
         assert all(torch.equal(one.batch[key], two.batch[key]) for key in two.batch.keys())  # noqa: SIM118
         assert {key: value.tolist() for key, value in one.non_tensor_batch.items()} == {
             key: value.tolist() for key, value in two.non_tensor_batch.items()

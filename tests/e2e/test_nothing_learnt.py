@@ -1,4 +1,5 @@
-"""A run whose rewards never differ ends well, and says in every place where one looks that nothing was learnt."""
+"""A run whose rewards never differ ends well, and says in every place where one looks that nothing
+was learnt."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -26,7 +27,9 @@ def test_it_says_so_in_terminal_log_and_report_and_after_a_rerun(
     assert f"train-iteration 1: {SAID}" in run.output
     assert f"warning  {SAID}" in run.output
     assert SAID in (run_folder(home) / "report.html").read_text()
-    logs = PrefectApi(Run.shared_server["PREFECT_API_URL"]).post("logs/filter", {"sort": "TIMESTAMP_DESC"})
+    logs = PrefectApi(Run.shared_server["PREFECT_API_URL"]).post(
+        "logs/filter", {"sort": "TIMESTAMP_DESC"}
+    )
     assert any(SAID in log["message"] for log in logs), "the flow run's log does not have it"
 
     again = start(tiny_recipe, home, *EQUAL, "name=nothing-learnt")

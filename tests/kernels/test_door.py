@@ -15,7 +15,9 @@ HEAVY = ("torch", "transformers", "peft")
 def small_model() -> LlamaForCausalLM:
     torch.manual_seed(0)
     sizes = {"vocab_size": 40, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
-    return LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=2, num_key_value_heads=1)).eval()
+    return LlamaForCausalLM(
+        LlamaConfig(**sizes, num_attention_heads=2, num_key_value_heads=1)
+    ).eval()
 
 
 @pytest.mark.parametrize("name", kernels.__all__)
@@ -31,7 +33,9 @@ def test_another_name_is_refused() -> None:
 
 
 def test_the_door_is_light() -> None:
-    code = f"import sys, rl_core.kernels; print([name for name in {HEAVY!r} if name in sys.modules])"
+    code = (
+        f"import sys, rl_core.kernels; print([name for name in {HEAVY!r} if name in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
@@ -42,7 +46,9 @@ def test_what_was_swapped_in_goes_out_again() -> None:
     with torch.no_grad():
         before = model(ids).logits
         replaced = kernels.accelerate(model, model.device)
-        assert len(replaced) > 0 and any(isinstance(module, kernels.RMSNorm) for module in model.modules())
+        assert len(replaced) > 0 and any(
+            isinstance(module, kernels.RMSNorm) for module in model.modules()
+        )
         torch.testing.assert_close(model(ids).logits, before)
         replaced.undo()
         assert [type(module) for module in model.modules()] == kinds

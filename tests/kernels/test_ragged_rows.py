@@ -54,7 +54,12 @@ def test_a_query_sees_itself_and_what_is_before_it_within_the_window() -> None:
     ]
     cut = Rectangle(4, 4, (0,)).mask(2, torch.float32, CPU)
     assert cut is not None
-    assert (cut[0, 0] == 0).long().tolist() == [[1, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1]]
+    assert (cut[0, 0] == 0).long().tolist() == [
+        [1, 0, 0, 0],
+        [1, 1, 0, 0],
+        [0, 1, 1, 0],
+        [0, 0, 1, 1],
+    ]
 
 
 def test_padding_far_behind_the_end_of_a_row_still_sees_something() -> None:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
+from rl_core.distributed import Remote
 from rl_core.trainers.base import Trainer
 
 T = TypeVar("T", bound=Trainer)
@@ -17,3 +18,9 @@ def built(trainer: T) -> Iterator[T]:
         yield trainer
     finally:
         trainer.close()
+
+
+def engine_of(trainer: Trainer) -> Remote:
+    """The engine of a trainer of one track."""
+    (track,) = trainer.tracks.values()
+    return track.sampler.engine.handle

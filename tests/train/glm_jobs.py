@@ -8,8 +8,8 @@ from torch import Tensor
 from rl_core.ranks.rank_info import RankInfo
 from rl_core.rollout.diffusion.rewriting import question
 from rl_core.rollout.diffusion.unified_plans import PlanWriter, contexts, planned_drawing
-from rl_core.trainers.base import prompt_batch
-from rl_core.trainers.tracks import ID, lineage
+from rl_core.trainers.track import prompt_batch
+from rl_core.trainers.tree import ID, lineage
 from schemas.rollout import RolloutConfig
 from schemas.unified import TextStage
 from tests.train.unified_jobs import Setup, make_all
@@ -17,10 +17,15 @@ from tests.train.unified_jobs import Setup, make_all
 PROMPTS = ("a photo of 'seven'", "red")
 
 
-def replayed(rank_info: RankInfo, setup: Setup) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """Of plans, and of pictures of them: log-probabilities as sampled, and as the stacks score them."""
+def replayed(
+    rank_info: RankInfo, setup: Setup
+) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """Of plans, and of pictures of them: log-probabilities as sampled, and as the stacks score
+    them."""
     made = make_all(rank_info, setup)
-    rollout = RolloutConfig(samples_per_prompt=2, max_new_tokens=made.backend.policy.layout.num_tokens)
+    rollout = RolloutConfig(
+        samples_per_prompt=2, max_new_tokens=made.backend.policy.layout.num_tokens
+    )
     writer = PlanWriter(made.backend, rollout, {}, {}, 0)
     items = {text: {"uid": text, "prompt": text, "metadata": {}} for text in PROMPTS}
     text = writer.rollout(prompt_batch([question(item, TextStage()) for item in items.values()]), 0)

@@ -1,4 +1,5 @@
-"""The unified model's trainer on the tiny model: a tree of plans and pictures, one step for both, and resumed."""
+"""The unified model's trainer on the tiny model: a tree of plans and pictures, one step for both,
+and resumed."""
 
 from __future__ import annotations
 
@@ -9,16 +10,21 @@ import pytest
 import torch
 from torch import Tensor
 
-from rl_core.trainers.tracks import ID, PARENT
-from rl_core.trainers.unified import ROOT, UnifiedTrainer
+from rl_core.trainers.tree import ID, PARENT
+from rl_core.trainers.unified import UnifiedTrainer
+from rl_core.trainers.writing_and_drawing import ROOT
 from schemas.recipe import Recipe
+from tests.trainers.test_prompt_enhancer import seen
 
 NUM_STEPS, NUM_PROMPTS, NUM_PLANS, NUM_PICTURES = 2, 2, 3, 2
 SHADE = "tests.trainers.shades:ShadeScorer"
 
 
 def make_recipe(model_dir: Path, **stages: dict[str, Any]) -> Recipe:
-    images = {"algorithm": {"name": "flow_grpo", "kl": {"coef": 0.0}}, "samples_per_plan": NUM_PICTURES}
+    images = {
+        "algorithm": {"name": "flow_grpo", "kl": {"coef": 0.0}},
+        "samples_per_plan": NUM_PICTURES,
+    }
     return Recipe.model_validate(
         {
             "name": "unified",
@@ -30,8 +36,15 @@ def make_recipe(model_dir: Path, **stages: dict[str, Any]) -> Recipe:
             "rewards": [{"target": SHADE, "key": "shade"}],
             "rollout": {"samples_per_prompt": NUM_PLANS, "max_new_tokens": 4},
             "diffusion": {"height": 32, "width": 32, "num_steps": 3, "eval_steps": 2},
-            "unified": {"text": stages.get("text", {}), "images": images | stages.get("images", {})},
-            "training": {"num_iterations": 1, "steps_per_iteration": NUM_STEPS, "prompts_per_step": NUM_PROMPTS},
+            "unified": {
+                "text": stages.get("text", {}),
+                "images": images | stages.get("images", {}),
+            },
+            "training": {
+                "num_iterations": 1,
+                "steps_per_iteration": NUM_STEPS,
+                "prompts_per_step": NUM_PROMPTS,
+            },
             "placement": {"threads_per_device": 1, "micro_batch_size": 4},
         }
     )
@@ -45,7 +58,12 @@ def start(model_dir: Path, **stages: dict[str, Any]) -> UnifiedTrainer:
 
 def items() -> list[dict[str, Any]]:
     return [
-        {"uid": f"row-{row}", "prompt": f"{row + 1} {{braces}}", "metadata": {"level": row / 4}, "media_refs": []}
+        {
+            "uid": f"row-{row}",
+            "prompt": f"{row + 1} {{braces}}",
+            "metadata": {"level": row / 4},
+            "media_refs": [],
+        }
         for row in range(NUM_PROMPTS * NUM_STEPS)
     ]
 
@@ -59,13 +77,15 @@ def moved(before: dict[str, Tensor], after: dict[str, Tensor], part: str) -> boo
 
 
 @pytest.mark.usefixtures("ray_cluster")
-def test_one_step_trains_both_stages_and_a_resumed_one_equals_it(tiny_unified_dir: Path, tmp_path: Path) -> None:
+def test_one_step_trains_both_stages_and_a_resumed_one_equals_it(
+    tiny_unified_dir: Path, tmp_path: Path
+) -> None:
     trainer = start(tiny_unified_dir)
     try:
         before = weights(trainer)
+        drawn = seen(trainer)
         metrics, text = trainer.step()
-        assert trainer._drawn is not None
-        assert_tree(text, trainer._drawn)
+        assert_tree(text, *drawn)
         trainer.save(str(tmp_path))
         state, one = trainer.state_dict(), weights(trainer)
         assert moved(before, one, "decoder") and moved(before, one, "transformer")
@@ -97,7 +117,9 @@ def assert_tree(text: Any, images: Any) -> None:
         assert pictures[ROOT][row] == parent.rpartition("/")[0]
         assert pictures["prompt"][row] == asked[pictures[ROOT][row]]["prompt"]
         assert pictures["metadata"][row] == asked[pictures[ROOT][row]]["metadata"]
-    by_hand = {name: images.tensor("rewards")[pictures[PARENT] == name].mean().item() for name in plans[ID]}
+    by_hand = {
+        name: images.tensor("rewards")[pictures[PARENT] == name].mean().item() for name in plans[ID]
+    }
     assert text.tensor("rewards").tolist() == pytest.approx([by_hand[name] for name in plans[ID]])
 
 
@@ -113,7 +135,9 @@ def assert_evaluation(trainer: UnifiedTrainer) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_cluster")
-def test_a_stage_without_weight_is_scored_and_the_other_learns_alone(tiny_unified_dir: Path) -> None:
+def test_a_stage_without_weight_is_scored_and_the_other_learns_alone(
+    tiny_unified_dir: Path,
+) -> None:
     trainer = start(tiny_unified_dir, images={"weight": 0, "samples_per_plan": 1})
     try:
         before = weights(trainer)

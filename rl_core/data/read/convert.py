@@ -1,12 +1,13 @@
-"""One kind of row into another, where the meaning allows: SkyRL prompt rows, UniRL media prompts, response rows.
+"""Conversion between kinds of rows: SkyRL prompt rows, UniRL media prompts, response rows.
 
-prompt -> response: `input` is the prompt, the other columns stay. response -> prompt: the other way round; where there
-is no `reward_spec`, `expected_answer` is the ground truth. prompt -> media: one user message becomes the text, all
-other columns `metadata`. media -> prompt: the text becomes a user message, `metadata` columns again. Between media and
-response rows it goes by way of a prompt row.
+prompt -> response: `input` is the prompt, the other columns stay. response -> prompt: the inverse;
+without a `reward_spec`, `expected_answer` is the ground truth. prompt -> media: one user message
+becomes the text, all other columns `metadata`. media -> prompt: the text becomes a user message,
+`metadata` becomes columns again. Conversions between media and response rows go through a prompt
+row.
 
-A prompt row that goes there and back is the same row. What a target cannot hold (a conversation in a media prompt) is
-refused by row.
+A prompt row that is converted there and back is the same row. Rows that the target cannot hold (a
+conversation in a media prompt) are refused one by one.
 """
 
 import json
@@ -31,12 +32,17 @@ _MEDIA_FIELDS = ("prompt_id", "media_refs", "media")
 
 
 def convert_file(
-    source: str | Path, target: Path, to: SchemaName, *, env_class: str | None = None, prompt_key: str = "prompt"
+    source: str | Path,
+    target: Path,
+    to: SchemaName,
+    *,
+    env_class: str | None = None,
+    prompt_key: str = "prompt",
 ) -> int:
-    """Write the rows of `source` as rows of kind `to`. Returns: how many.
+    """Write the rows of `source` as rows of kind `to`.
 
-    Args: target: `.jsonl`, `.json`, or `.parquet` where every column has one type. env_class: environment of prompt
-    rows that name none.
+    Returns: number of rows. Args: target: `.jsonl`, `.json`, or `.parquet` if every column has one
+    type. env_class: environment of prompt rows that do not name one.
     Raises: DataError naming the first row that cannot be converted; `target` is then untouched.
     """
     rows = _converted(source, to, env_class, prompt_key)
@@ -44,7 +50,9 @@ def convert_file(
     if suffix == ".parquet":
         return _write_parquet(list(rows), target)
     if suffix not in (".jsonl", ".json"):
-        raise DataError(f"{target}: unknown extension {target.suffix!r}; expected .jsonl, .json, .parquet")
+        raise DataError(
+            f"{target}: unknown extension {target.suffix!r}; expected .jsonl, .json, .parquet"
+        )
     num_rows = 0
     with atomic_writer(target) as file:
         for row in rows:
@@ -57,8 +65,10 @@ def convert_file(
     return num_rows
 
 
-def convert_row(row: Mapping[str, Any], kind: SchemaName, to: SchemaName, place: str, env_class: str | None) -> Row:
-    """One row as a row of another kind. Raises: DataError naming `place`."""
+def convert_row(
+    row: Mapping[str, Any], kind: SchemaName, to: SchemaName, place: str, env_class: str | None
+) -> Row:
+    """Convert one row to another kind. Raises: DataError naming `place`."""
     if kind is to:
         return dict(row)
     prompt_row = _TO_PROMPT[kind](row, place)
@@ -67,13 +77,20 @@ def convert_row(row: Mapping[str, Any], kind: SchemaName, to: SchemaName, place:
     return _FROM_PROMPT[to](prompt_row, place)
 
 
-def _converted(source: str | Path, to: SchemaName, env_class: str | None, prompt_key: str) -> Iterator[Row]:
+def _converted(
+    source: str | Path, to: SchemaName, env_class: str | None, prompt_key: str
+) -> Iterator[Row]:
     if to is SchemaName.PREFERENCE:
-        raise DataError("preference rows hold two answers, which no other kind of row has; nothing converts to them")
+        raise DataError(
+            "preference rows hold two answers, which no other kind of row has; nothing converts "
+            "to them"
+        )
     for file in data_files(source):
         kind = recognise(file, prompt_key=prompt_key)
         if kind is SchemaName.PREFERENCE:
-            raise DataError(f"{file}: preference rows hold two answers, which no other kind of row can keep")
+            raise DataError(
+                f"{file}: preference rows hold two answers, which no other kind of row can keep"
+            )
         for raw in raw_values(file, prompt_key=prompt_key):
             row = {"prompt": raw.value} if isinstance(raw.value, str) else dict(raw.value)
             if prompt_key != "prompt" and prompt_key in row:
@@ -95,7 +112,9 @@ def _media_to_prompt(row: Mapping[str, Any], place: str) -> Row:
     kept = {key: row[key] for key in _MEDIA_FIELDS if get(row, key) is not None}
     clash = sorted((metadata.keys() & kept.keys()) | (metadata.keys() & {"prompt"}))
     if clash:
-        raise DataError(f"{place} field metadata: {', '.join(clash)} would hide the row's own; rename it")
+        raise DataError(
+            f"{place} field metadata: {', '.join(clash)} would hide the row's own; rename it"
+        )
     return {"prompt": [{"role": "user", "content": text}], **metadata, **kept}
 
 
@@ -105,7 +124,9 @@ def _response_to_prompt(row: Mapping[str, Any], place: str) -> Row:
         raise DataError(problems[0].at(place))
     messages = input_messages(row)
     if any(not isinstance(one.get("content"), str) or "role" not in one for one in messages):
-        raise DataError(f"{place} field {PARAMS}.input: holds more than texts, which a prompt row cannot keep")
+        raise DataError(
+            f"{place} field {PARAMS}.input: holds more than texts, which a prompt row cannot keep"
+        )
     others = {key: value for key, value in row[PARAMS].items() if key != "input"}
     rest = {key: value for key, value in row.items() if key != PARAMS}
     return {"prompt": messages, **rest, **({PARAMS: others} if others else {})}
@@ -114,7 +135,11 @@ def _response_to_prompt(row: Mapping[str, Any], place: str) -> Row:
 def _prompt_to_media(row: Row, place: str) -> Row:
     messages = row.get("prompt")
     one = messages[0] if isinstance(messages, list) and len(messages) == 1 else {}
-    if not isinstance(one, Mapping) or one.get("role") != "user" or not isinstance(one.get("content"), str):
+    if (
+        not isinstance(one, Mapping)
+        or one.get("role") != "user"
+        or not isinstance(one.get("content"), str)
+    ):
         raise DataError(f"{place} field prompt: a media prompt is one text; this is a conversation")
     rest = {key: value for key, value in row.items() if key != "prompt"}
     kept = {key: rest.pop(key) for key in _MEDIA_FIELDS if key in rest}
@@ -132,14 +157,20 @@ def _prompt_to_response(row: Row, place: str) -> Row:
 
 
 def _complete(row: Row, place: str, env_class: str | None) -> Row:
-    """A prompt row with environment and reward specification, from what a response row has if need be."""
+    """Complete a prompt row with environment and reward specification, from a response row's
+    columns if necessary."""
     if get(row, "env_class") is None:
         if env_class is None:
-            raise DataError(f"{place} field env_class: missing; name the environment of these rows with --env-class")
+            raise DataError(
+                f"{place} field env_class: missing; name the environment of these rows with "
+                "--env-class"
+            )
         row["env_class"] = env_class
     if reward_spec_of(row) is None:
         if (answer := get(row, "expected_answer")) is None:
-            raise DataError(f"{place} field reward_spec: missing, and no expected_answer to make it from")
+            raise DataError(
+                f"{place} field reward_spec: missing, and no expected_answer to make it from"
+            )
         row["reward_spec"] = {"method": "rule", "ground_truth": answer}
     return row
 
@@ -155,10 +186,15 @@ def _write_parquet(rows: list[Row], target: Path) -> int:
         names = list(dict.fromkeys(name for row in rows for name in row))
         table = pa.table({name: [row.get(name) for row in rows] for name in names})
     except (pa.ArrowException, OverflowError, TypeError) as error:
-        raise DataError(f"{target}: Parquet needs one type per column ({error}); write .jsonl instead") from error
+        raise DataError(
+            f"{target}: Parquet needs one type per column ({error}); write .jsonl instead"
+        ) from error
     for number, (row, back) in enumerate(zip(rows, table.to_pylist(), strict=True), start=1):
         if to_json(without_nulls(back), str(target)) != to_json(without_nulls(row), str(target)):
-            raise DataError(f"{target}: row {number} would not come back from Parquet as it is; write .jsonl instead")
+            raise DataError(
+                f"{target}: row {number} would not come back from Parquet as it is; write .jsonl "
+                "instead"
+            )
     building = target.with_name(f".{target.name}.tmp")
     pq.write_table(table, building)
     building.replace(target)
@@ -166,7 +202,9 @@ def _write_parquet(rows: list[Row], target: Path) -> int:
 
 
 def _refuse(value: Any) -> Any:
-    raise DataError(f"a value of type {type(value).__name__} cannot be written as JSON; convert to .parquet")
+    raise DataError(
+        f"a value of type {type(value).__name__} cannot be written as JSON; convert to .parquet"
+    )
 
 
 _TO_PROMPT: dict[SchemaName, Callable[[Mapping[str, Any], str], Row]] = {

@@ -1,4 +1,4 @@
-"""The prompt files that a recipe of the domain `diffusion` names, by split."""
+"""Prompt files of a recipe of the domain `diffusion`, by split."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from rl_core.builtin.data.prompt_files import made_spec, materialise_prompts, planned_prompts
-from rl_core.data.read.sources import DatasetNotHere, data_files
+from rl_core.data.read.hub import DatasetNotHere
+from rl_core.data.read.sources import data_files
 from rl_core.data.stages.diffusion import PROMPTS
 from rl_core.data.stages.published import split_files
 from schemas.recipe import Recipe
@@ -17,17 +18,20 @@ PromptFiles: TypeAlias = Mapping[str, list[Path]]
 
 
 def prompt_files(recipe: Recipe, data_dir: Path) -> PromptFiles:
-    """The files behind the entries; prompts are made and datasets fetched on first use, then kept as they are.
+    """Return the files of the recipe's entries; prompts are generated and datasets fetched on first
+    use, then reused.
 
-    Raises: DataError when an entry leads nowhere, or has no rows of its split.
+    Raises: DataError when an entry does not exist, or has no rows of its split.
     """
     return {
-        split: [file for entry in entries for file in _files(entry, split, data_dir)] for split, entries in _of(recipe)
+        split: [file for entry in entries for file in _files(entry, split, data_dir)]
+        for split, entries in _of(recipe)
     }
 
 
 def planned_prompt_files(recipe: Recipe, data_dir: Path) -> tuple[PromptFiles, str]:
-    """The same files without making or fetching any, and what would have to be done first (empty: nothing)."""
+    """Return the same files without generating or fetching any, and a description of that work
+    (empty if there is none)."""
     files: dict[str, list[Path]] = {}
     first = ""
     for split, entries in _of(recipe):
@@ -46,10 +50,16 @@ def _of(recipe: Recipe) -> list[tuple[str, list[str | dict[str, Any]]]]:
     return [("train", recipe.data.train), ("eval", recipe.data.eval)]
 
 
-def _files(entry: str | dict[str, Any], split: str, data_dir: Path, *, make: bool = True) -> list[Path]:
+def _files(
+    entry: str | dict[str, Any], split: str, data_dir: Path, *, make: bool = True
+) -> list[Path]:
     kind = made_spec(entry)
     if kind is not None and isinstance(entry, dict):
-        return [(materialise_prompts if make else planned_prompts)(kind(**entry), data_dir / "generated")]
+        return [
+            (materialise_prompts if make else planned_prompts)(
+                kind(**entry), data_dir / "generated"
+            )
+        ]
     if isinstance(entry, str) and (published := Path(entry).expanduser() / PROMPTS).is_file():
         return split_files(published, split)
     return data_files(entry, download=make)

@@ -1,4 +1,4 @@
-"""From a recipe's data entries to files."""
+"""Files of a recipe's data entries."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,16 +8,18 @@ from rl_core.builtin.data.picture_rows import PicturesSpec, materialise_pictures
 from rl_core.builtin.data.reasoning_problems import GenerateSpec, materialise, planned_path
 from rl_core.data.check.parts import CheckSettings
 from rl_core.data.prepare.prompts import PreparationSettings
-from rl_core.data.read.sources import DatasetNotHere, data_files
+from rl_core.data.read.hub import DatasetNotHere
+from rl_core.data.read.sources import data_files
 from rl_core.envs import accepted_ground_truths
 from rl_core.envs.registration import kinds_of, spec
 from rl_core.runtime.home import Home
 from schemas.contract import SchemaName
-from schemas.recipe import Domain, Recipe
+from schemas.recipe import Recipe
 
 
 def resolve_sources(entries: Sequence[str | dict[str, Any]], data_dir: Path) -> list[Path]:
-    """The files behind entries; problems are generated and datasets fetched on first use, then kept as they are."""
+    """Return the files of the entries; problems are generated and datasets fetched on first use,
+    then reused."""
     files: list[Path] = []
     for entry in entries:
         if _is_task(entry):
@@ -29,8 +31,11 @@ def resolve_sources(entries: Sequence[str | dict[str, Any]], data_dir: Path) -> 
     return files
 
 
-def planned_sources(entries: Sequence[str | dict[str, Any]], data_dir: Path) -> tuple[list[Path], str]:
-    """The same files without making or fetching any, and what would have to be done first (empty: nothing)."""
+def planned_sources(
+    entries: Sequence[str | dict[str, Any]], data_dir: Path
+) -> tuple[list[Path], str]:
+    """Return the same files without generating or fetching any, and a description of that work
+    (empty if there is none)."""
     files: list[Path] = []
     first = ""
     for entry in entries:
@@ -50,17 +55,16 @@ def planned_sources(entries: Sequence[str | dict[str, Any]], data_dir: Path) -> 
 
 
 def check_settings(recipe: Recipe) -> CheckSettings:
-    """The contract a recipe's rows are held to."""
-    if recipe.domain is Domain.PREFERENCE:
-        return CheckSettings({}, schema=SchemaName.PREFERENCE, pairs_alone=True)
-    if recipe.draws:
-        return CheckSettings({}, schema=SchemaName.MEDIA)
+    """Return the settings with which a recipe's rows are checked."""
+    schema = recipe.domain.traits.rows
+    if schema is not SchemaName.PROMPT:
+        return CheckSettings({}, schema=schema, pairs_alone=recipe.has_pairs)
     allowed = accepted_ground_truths() | _own_environments(recipe)
-    return CheckSettings(allowed, recipe.data.default_env_class, schema=SchemaName.PROMPT)
+    return CheckSettings(allowed, recipe.data.default_env_class, schema=schema)
 
 
 def validation_settings(recipe: Recipe) -> dict[str, Any]:
-    """What validation and preparation must agree on."""
+    """Return the settings that validation and preparation must share."""
     return {
         "allowed_env_classes": accepted_ground_truths() | _own_environments(recipe),
         "default_env_class": recipe.data.default_env_class,
@@ -78,13 +82,17 @@ def _is_pictures(entry: str | dict[str, Any]) -> TypeGuard[dict[str, Any]]:
 
 
 def _own_environments(recipe: Recipe) -> dict[str, frozenset[str]]:
-    """Environments outside the project, which the recipe names by import path."""
-    named = {env_id: options for env_id, options in recipe.environments.items() if ":" in env_id or "target" in options}
+    """Return the environments outside the project, which the recipe names by import path."""
+    named = {
+        env_id: options
+        for env_id, options in recipe.environments.items()
+        if ":" in env_id or "target" in options
+    }
     return {env_id: kinds_of(spec(env_id, options).load()) for env_id, options in named.items()}
 
 
 def preparation_settings(recipe: Recipe, home: Home, tokenizer_id: str) -> PreparationSettings:
-    """What a recipe asks of `prepare_cache` and `plan_cache`."""
+    """Return a recipe's settings for `prepare_cache` and `plan_cache`."""
     return PreparationSettings(
         name=recipe.name,
         tokenizer_id=tokenizer_id,

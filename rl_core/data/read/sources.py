@@ -1,27 +1,19 @@
-"""From what a person writes to files: a path, a glob, a folder, or the name of a Hugging Face dataset.
+"""Resolution of data sources to files: a path, a glob, a folder, or the name of a Hugging Face
+dataset.
 
-`name`, `org/name`, `org/name/config`, each with `@revision` and `:split` behind it. The split is `train` unless said,
-the revision is resolved to a commit, and the files of that split are read by this project's own readers, so that no
-value is retyped on the way.
+Dataset names are `name`, `org/name` or `org/name/config`, optionally followed by `@revision` and
+`:split`. The default split is `train`, the revision is resolved to a commit, and the files of that
+split are read by this project's own readers, so that no value changes its type on the way.
 """
 
 import glob
-import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rl_core.data.read.readers import READERS
+from rl_core.data.read.formats import READERS
+from rl_core.data.read.hub import HubName, split_files
 from rl_core.errors import DataError
 from schemas.section import Section
-
-_NAME = re.compile(
-    r"(?P<repo>[\w.-]+(?:/[\w.-]+)?)(?:/(?P<config>[\w.-]+))?(?:@(?P<revision>[\w./-]+))?(?::(?P<split>[\w.-]+))?"
-)
-
-
-class DatasetNotHere(DataError):
-    """A dataset that is not on this machine and may not be fetched."""
 
 
 class SourceSpec(Section):
@@ -32,46 +24,26 @@ class SourceSpec(Section):
     config: str | None = None
     """Configuration of the dataset."""
     split: str | None = None
-    """Split of the dataset; `train` unless said."""
+    """Split of the dataset; `train` by default."""
     revision: str | None = None
     """Branch, tag or commit of the dataset."""
 
 
-@dataclass(frozen=True)
-class HubName:
-    """A dataset of the Hugging Face hub."""
-
-    repo: str
-    config: str | None = None
-    revision: str | None = None
-    split: str = "train"
-
-    @classmethod
-    def parse(cls, text: str) -> "HubName":
-        """Read `repo[/config][@revision][:split]`. Raises: DataError when it is no such name."""
-        match = _NAME.fullmatch(text)
-        if match is None:
-            raise DataError(f"{text}: neither a file nor a dataset name; write repo[/config][@revision][:split]")
-        return cls(match["repo"], match["config"], match["revision"], match["split"] or "train")
-
-    def __str__(self) -> str:
-        config, revision = (f"/{self.config}" if self.config else ""), (f"@{self.revision}" if self.revision else "")
-        return f"{self.repo}{config}{revision}:{self.split}"
-
-
 def data_files(source: str | Path | dict[str, Any], *, download: bool = True) -> list[Path]:
-    """The files of a source, in order.
+    """Return the files of a source, in order.
 
-    Args: source: as the module says, or the fields of a `SourceSpec`.
-    download: whether a dataset that is not on this machine may be fetched.
-    Raises: DataError when there is nothing, naming what was looked for.
+    Args: source: a source as described above, or the fields of a `SourceSpec`. download: allow
+    fetching a dataset that is not on this machine.
+    Raises: DataError when nothing is found, naming what was looked for.
     """
     if isinstance(source, dict):
         spec = SourceSpec(**source)
         given = spec.model_dump(exclude={"path"}, exclude_none=True)
         if not given:
             return data_files(spec.path, download=download)
-        return _dataset(HubName(**{**vars(HubName.parse(spec.path)), **given}), download)
+        return split_files(
+            HubName(**{**vars(HubName.parse(spec.path)), **given}), download=download
+        )
     text = str(source)
     path = Path(text).expanduser()
     if path.is_dir():
@@ -80,24 +52,20 @@ def data_files(source: str | Path | dict[str, Any], *, download: bool = True) ->
         return [path] if path.exists() or not glob.has_magic(text) else _matching(text)
     if glob.has_magic(text):
         return _matching(text)
-    if isinstance(source, Path) or text.startswith(("/", "~", ".")) or _NAME.fullmatch(text) is None:
+    if isinstance(source, Path) or text.startswith(("/", "~", ".")) or not HubName.is_name(text):
         return [path]
     if "/" not in text and path.suffix and not path.suffix[1:].isdigit():
         return [path]  # `rows.csv` is a file with a wrong extension, not a dataset
-    return _dataset(HubName.parse(text), download)
-
-
-def _dataset(name: HubName, download: bool) -> list[Path]:
-    from rl_core.data.read.hub import split_files
-
-    return split_files(name, download=download)
+    return split_files(HubName.parse(text), download=download)
 
 
 def _folder(folder: Path) -> list[Path]:
     files = sorted(
         path
         for path in folder.rglob("*")
-        if path.suffix.lower() in READERS and path.is_file() and not _hidden(path.relative_to(folder))
+        if path.suffix.lower() in READERS
+        and path.is_file()
+        and not _hidden(path.relative_to(folder))
     )
     if not files:
         raise DataError(f"{folder}: no data file in this folder; expected {', '.join(READERS)}")
@@ -105,7 +73,9 @@ def _folder(folder: Path) -> list[Path]:
 
 
 def _matching(pattern: str) -> list[Path]:
-    found = sorted(Path(name) for name in glob.glob(str(Path(pattern).expanduser()), recursive=True))
+    found = sorted(
+        Path(name) for name in glob.glob(str(Path(pattern).expanduser()), recursive=True)
+    )
     files = [path for path in found if path.is_file() and path.suffix.lower() in READERS]
     if not files:
         raise DataError(f"{pattern}: no data file matches; expected {', '.join(READERS)}")

@@ -1,146 +1,42 @@
-"""Whether each way of computing log-probabilities gives what the model itself gives, looked at when it is loaded.
+"""Probe of each way of computing log-probabilities against the model's own results, when it is
+loaded.
 
-The policy is the model: transformers' own forward, a row by itself, without padding or cache. Training and sampling
-compute it in other ways, because those are quicker: padded batches, rows packed end to end, prompts that siblings
-share, decoding with a cache, modules of ours in the place of theirs. Each depends on how a family is written, and what
-is wrong with one would show nowhere, since rollout and trainer would share the error. So a few rows go through all of
-them. A way that differs is not used, and `Paths` says why.
+The policy is the model: transformers' own forward, one row at a time, without padding or cache.
+Training and sampling compute it in faster ways: padded batches, rows packed end to end, prefix
+sharing, decoding with a KV cache, modules of this project in place of the model's. Each depends on
+how a family is written, and an error in one would not be noticed, since rollout and trainer would
+share it. So a few rows go through all of them. A way that differs is not used, and `Paths` says
+why.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from rl_core.errors import ModelError
 from rl_core.kernels import accelerate
+from rl_core.models.checks.paths import Path, Paths, Truth
 from rl_core.models.checks.row_length import longest_row_of
 from rl_core.models.checks.short_windows import short_windows
-
-if TYPE_CHECKING:
-    from rl_core.models.causal_lm import CausalLMPolicy
+from rl_core.models.decoding.decode import forced_log_probs
 
 ALIKE = 1e-3
-"""Difference of a log-probability, by how far log-probabilities lie apart, up to which two ways are the same."""
+"""Tolerance of a log-probability, relative to the spread of log-probabilities."""
 PROMPTS, RESPONSES = (3, 14), ((12, 2), (5, 9))
-"""Lengths of the rows that are tried: two prompts of two siblings."""
+"""Lengths of the probe rows: two prompts of two siblings."""
 
 
-class Path(StrEnum):
-    """A way of computing what the model itself gives."""
+def settle(policy: Any, known: Paths | None, asked_attention: str = "sdpa") -> None:
+    """Put fast modules into a policy that was just loaded, and probe how it may be computed, unless
+    that is known.
 
-    PART = "language model alone"
-    """The language model inside a model that also sees or hears, without what is around it."""
-    KERNELS = "kernels"
-    """Norms and MLPs of ours in the place of the model's."""
-    PADDED = "padded"
-    """Rows of different lengths in one batch."""
-    PACKED = "packed"
-    """Rows end to end in one sequence."""
-    SHARED = "shared prompts"
-    """The prompt of siblings computed once."""
-    CACHED = "cache"
-    """Token by token over a cache of what was read."""
-
-    @property
-    def instead(self) -> str:
-        """What is done where it differs."""
-        return {
-            Path.PART: "text goes through the whole model",
-            Path.KERNELS: "the model's own modules are used",
-            Path.PADDED: "rows are computed one by one, and decoded beside rows of the same length only",
-            Path.PACKED: "rows are padded",
-            Path.SHARED: "the prompt is computed for every row",
-            Path.CACHED: "every token is decoded by the model's own forward over the whole row, which is slow",
-        }[self]
-
-
-@dataclass(frozen=True)
-class Truth:
-    """Rows, and what the model itself says of them."""
-
-    prompts: tuple[tuple[int, ...], ...]
-    """Token ids of each prompt."""
-    responses: tuple[tuple[tuple[int, ...], ...], ...]
-    """And of the responses to each."""
-    log_probs: tuple[tuple[float, ...], ...]
-    """Of the tokens of every response, prompts in order."""
-    spread: float
-    """Standard deviation of the log-probabilities of all words, which differences are measured by."""
-
-    def batch(self, device: torch.device | str = "cpu") -> dict[str, Tensor]:
-        """The rows as a policy's forward takes them: `input_ids`, `attention_mask`, `position_ids` [B, P+T],
-        `response_mask` [B, T]."""
-        width = max(map(len, self.prompts))
-        longest = max(len(response) for group in self.responses for response in group)
-        ids, used, acts = [], [], []
-        for prompt, group in zip(self.prompts, self.responses, strict=True):
-            for response in group:
-                left, right = width - len(prompt), longest - len(response)
-                ids.append([0] * left + [*prompt, *response] + [0] * right)
-                used.append([0] * left + [1] * (len(prompt) + len(response)) + [0] * right)
-                acts.append([1] * len(response) + [0] * right)
-        used_BL = torch.tensor(used, device=device)
-        return {
-            "input_ids_BL": torch.tensor(ids, device=device),
-            "attention_mask_BL": used_BL,
-            "position_ids_BL": (used_BL.cumsum(-1) - 1).clamp_min(0),
-            "response_mask_BT": torch.tensor(acts, device=device),
-        }
-
-    def largest_difference(self, log_probs_BT: Tensor) -> float:
-        """Of any token, from what a policy's forward gave for `batch`; infinite where that is no number."""
-        return max(self.differences(log_probs_BT))
-
-    def differences(self, log_probs_BT: Tensor) -> list[float]:
-        """Of every token."""
-        found = []
-        for truth, row in zip(self.log_probs, log_probs_BT.float().tolist(), strict=True):
-            for theirs, ours in zip(truth, row, strict=False):
-                found.append(abs(theirs - ours) if ours == ours else float("inf"))
-        return found
-
-
-@dataclass(frozen=True)
-class Paths:
-    """What was found out about a model."""
-
-    truth: Truth | None = None
-    """None for a model whose forward gives something else than log-probabilities."""
-    refused: Mapping[Path, str] = field(default_factory=dict)
-    """The ways that give something else, and what."""
-    closed: Mapping[Path, str] = field(default_factory=dict)
-    """The ways that were not even tried, and why."""
-    attention: str = "sdpa"
-    """The implementation it was loaded with."""
-    asked_attention: str = "sdpa"
-    """The one that was asked for."""
-
-    def why_not(self, path: Path) -> str | None:
-        """Why a way is not used; None where it is."""
-        return self.refused.get(path) or self.closed.get(path)
-
-    def notes(self, name: str) -> list[str]:
-        """A line for each thing that is done otherwise than usual. Args: name: of the model."""
-        lines = [f"{name}: {path} {why}; {path.instead}" for path, why in self.refused.items()]
-        if self.attention != self.asked_attention and self.attention == "eager":
-            lines.append(
-                f"{name} has no {self.asked_attention} attention; it runs with model.attention: {self.attention}"
-            )
-        return lines
-
-
-def settle(policy: CausalLMPolicy, known: Paths | None, asked_attention: str = "sdpa") -> None:
-    """Put quick modules into a policy that was just loaded, and find out how it may be computed, unless that is known.
-
-    Raises: ModelError when the model's own forward cannot be run or gives no numbers.
+    Raises: ModelError when the model's own forward fails or gives no numbers.
     """
     model = policy.language_model
     if known is not None:
@@ -155,13 +51,15 @@ def settle(policy: CausalLMPolicy, known: Paths | None, asked_attention: str = "
         check_weights(model)
         truth = truth_of(policy)
         _check_causal(model, truth)
-        if policy.compute_part_alone(True) and (why := _why_it_differs(truth, lambda: row_by_row(policy, truth))):
+        if policy.compute_part_alone(True) and (
+            why := _why_it_differs(truth, lambda: row_by_row(policy, truth))
+        ):
             policy.compute_part_alone(False)
             refused[Path.PART] = why
             if why := _why_it_differs(truth, lambda: row_by_row(policy, truth)):
                 raise ModelError(
-                    f"{type(model).__name__} cannot be trained on text: log-probabilities from its last hidden states "
-                    f"{why}"
+                    f"{type(model).__name__} cannot be trained on text: log-probabilities from "
+                    f"its last hidden states {why}"
                 )
         replaced = accelerate(model, model.device)
         if replaced and (why := _why_it_differs(truth, lambda: _learning(policy, truth))):
@@ -180,16 +78,19 @@ def settle(policy: CausalLMPolicy, known: Paths | None, asked_attention: str = "
                 continue
             if why is not None:
                 refused[path] = why
-        if Path.PADDED in refused and (why := _why_it_differs(truth, lambda: row_by_row(policy, truth))):
+        if Path.PADDED in refused and (
+            why := _why_it_differs(truth, lambda: row_by_row(policy, truth))
+        ):
             raise ModelError(
-                f"{type(model).__name__} cannot be trained: log-probabilities of single rows, from its last hidden "
-                f"states at positions counted from 0, {why}"
+                f"{type(model).__name__} cannot be trained: log-probabilities of single rows, "
+                f"from its last hidden states at positions counted from 0, {why}"
             )
     policy.paths = Paths(truth, refused, closed, model.config._attn_implementation, asked_attention)
 
 
-def truth_of(policy: CausalLMPolicy) -> Truth:
-    """What the model itself says of a few rows. Raises: ModelError when it cannot be run, or says no numbers."""
+def truth_of(policy: Any) -> Truth:
+    """Return the model's own results on a few rows. Raises: ModelError when it fails, or gives no
+    numbers."""
     model = policy.language_model
     prompts, responses = _rows(model)
     log_probs, spreads = [], []
@@ -200,64 +101,87 @@ def truth_of(policy: CausalLMPolicy) -> Truth:
                 logits_LV = model(input_ids=ids, use_cache=False).logits[0].float()
             except Exception as error:  # a foreign forward may raise anything
                 raise ModelError(
-                    f"{type(model).__name__} cannot be trained on text: its own forward fails on plain rows of tokens "
-                    f"({type(error).__name__}: {_first_line(error)})"
+                    f"{type(model).__name__} cannot be trained on text: its own forward fails on "
+                    f"plain rows of tokens ({type(error).__name__}: {_first_line(error)})"
                 ) from error
             all_TV = logits_LV[len(prompt) - 1 : -1].log_softmax(-1)
             if not bool(all_TV.isfinite().all()):
-                raise ModelError(f"{type(model).__name__}: the model's own log-probabilities are no numbers")
+                raise ModelError(
+                    f"{type(model).__name__}: the model's own log-probabilities are no numbers"
+                )
             log_probs.append(tuple(all_TV.gather(-1, ids[0, len(prompt) :, None])[:, 0].tolist()))
             spreads.append(float(all_TV.std()))
     return Truth(prompts, responses, tuple(log_probs), sum(spreads) / len(spreads))
 
 
 def check_weights(model: Any) -> None:
-    """Raises: ModelError when weights are no ordinary finite numbers, though no probed row may meet them (an expert, a
-    word), naming the first."""
+    """Check that all weights are finite numbers, including those that no probed row uses (an
+    expert, a word).
+
+    Raises: ModelError naming the first that is not.
+    """
     name = type(model).__name__
     quantizer = getattr(model, "hf_quantizer", None)
     if quantizer is not None and not quantizer.is_trainable:
         method = getattr(quantizer.quantization_config, "quant_method", "unknown")
-        raise ModelError(f"{name}: quantised weights ({method}) cannot be trained; give the model it was made from")
+        raise ModelError(
+            f"{name}: quantised weights ({method}) cannot be trained; give the model it was made "
+            "from"
+        )
     weights = dict(model.named_parameters())
-    narrow = [key for key, one in weights.items() if not one.is_floating_point() or one.element_size() < 2]
+    narrow = [
+        key for key, one in weights.items() if not one.is_floating_point() or one.element_size() < 2
+    ]
     if narrow:
         kind = str(weights[narrow[0]].dtype).removeprefix("torch.")
-        raise ModelError(f"{name}: {narrow[0]} is stored as {kind}; quantised weights cannot be trained")
+        raise ModelError(
+            f"{name}: {narrow[0]} is stored as {kind}; quantised weights cannot be trained"
+        )
     bad = [key for key, one in weights.items() if not _is_finite(one)]
     # Buffers may hold infinity on purpose, as masks do.
     kept = model.state_dict()
     bad += [
-        key for key, one in model.named_buffers() if key in kept and one.is_floating_point() and bool(one.isnan().any())
+        key
+        for key, one in model.named_buffers()
+        if key in kept and one.is_floating_point() and bool(one.isnan().any())
     ]
     if bad:
-        raise ModelError(f"{name}: {len(bad)} weights hold NaN or infinity, the first is {bad[0]}; give whole weights")
+        raise ModelError(
+            f"{name}: {len(bad)} weights hold NaN or infinity, the first is {bad[0]}; give whole "
+            "weights"
+        )
 
 
 def _is_finite(values: Tensor) -> bool:
-    """In one pass without a copy: least and greatest are NaN as soon as one number is."""
+    """Check in one pass without a copy: minimum and maximum are NaN if any number is."""
     return values.numel() == 0 or all(bool(end.isfinite()) for end in values.aminmax())
 
 
 def _check_causal(model: Any, truth: Truth) -> None:
-    """Raises: ModelError when what stands after a token changes what the model says of it: no policy of tokens."""
+    """Check that later tokens do not change the result of a token. Raises: ModelError when they
+    do."""
     ids = torch.tensor([[*truth.prompts[-1], *truth.responses[-1][-1]]], device=model.device)
     half = ids.shape[1] // 2
-    whole_TV, part_TV = (model(input_ids=one, use_cache=False).logits[0] for one in (ids, ids[:, :half]))
+    whole_TV, part_TV = (
+        model(input_ids=one, use_cache=False).logits[0] for one in (ids, ids[:, :half])
+    )
     differences = whole_TV[:half].float().log_softmax(-1) - part_TV.float().log_softmax(-1)
     if float(differences.abs().max()) > ALIKE * truth.spread:
         raise ModelError(
-            f"{type(model).__name__} is not causal: what follows a token changes its logits, so it cannot write token "
-            "by token; encoders need is_decoder: true in their config.json, and training that fits it"
+            f"{type(model).__name__} is not causal: what follows a token changes its logits, so "
+            "it cannot write token by token; encoders need is_decoder: true in their "
+            "config.json, and training that fits it"
         )
 
 
 class _Closed(Exception):
-    """A way that this model does not have."""
+    """A way that this model does not support."""
 
 
-def _rows(model: Any) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[tuple[int, ...], ...], ...]]:
-    """Prompts and responses of words that mean nothing special to the model."""
+def _rows(
+    model: Any,
+) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[tuple[int, ...], ...], ...]]:
+    """Return prompts and responses of words without a special meaning to the model."""
     config = model.config
     special = set()
     for one in (config, config.get_text_config()):
@@ -276,16 +200,20 @@ def _rows(model: Any) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[tuple[in
     prompts = tuple(draw(min(length, max(1, most // 2))) for length in PROMPTS)
     rooms = [max(1, most - len(prompt)) for prompt in prompts]
     responses = zip(rooms, RESPONSES, strict=True)
-    return prompts, tuple(tuple(draw(min(length, room)) for length in group) for room, group in responses)
+    return prompts, tuple(
+        tuple(draw(min(length, room)) for length in group) for room, group in responses
+    )
 
 
 def _why_it_differs(truth: Truth, compute: Callable[[], Tensor]) -> str | None:
-    """In words, what is wrong with log-probabilities; None where nothing is. Raises: _Closed."""
+    """Describe the difference of log-probabilities; None if there is none. Raises: _Closed."""
     try:
         log_probs_BT = compute()
     except _Closed:
         raise
-    except Exception as error:  # a foreign forward may raise anything, which only says that this is no way for it
+    except (
+        Exception
+    ) as error:  # a foreign forward may raise anything, which only says that this is no way for it
         return f"cannot be computed ({type(error).__name__}: {_first_line(error)})"
     difference = truth.largest_difference(log_probs_BT)
     if difference <= ALIKE * truth.spread:
@@ -293,27 +221,32 @@ def _why_it_differs(truth: Truth, compute: Callable[[], Tensor]) -> str | None:
     return f"differ from the model's own forward by up to {difference:.2g} in a log-probability"
 
 
-def row_by_row(policy: CausalLMPolicy, truth: Truth, device: torch.device | str = "cpu") -> Tensor:
-    """What a policy's forward gives, [B, T], for each row by itself, without padding."""
+def row_by_row(policy: Any, truth: Truth, device: torch.device | str = "cpu") -> Tensor:
+    """Return the results of a policy's forward, [B, T], for each row alone, without padding."""
     batch = truth.batch(device)
     num_response = batch["response_mask_BT"].shape[1]
     log_probs_BT = torch.zeros(batch["response_mask_BT"].shape, device=device)
     for row, used_L in enumerate(batch["attention_mask_BL"].bool()):
         first, last = int(used_L.int().argmax()), int(used_L.nonzero()[-1]) + 1
         length = last - (len(used_L) - num_response)
-        columns = {name: value[row : row + 1, first:last] for name, value in batch.items() if name.endswith("BL")}
+        columns = {
+            name: value[row : row + 1, first:last]
+            for name, value in batch.items()
+            if name.endswith("BL")
+        }
         acts_BT = batch["response_mask_BT"][row : row + 1, :length]
         log_probs_BT[row, :length] = policy(**columns, response_mask_BT=acts_BT)[0][0]
     return log_probs_BT
 
 
-def _learning(policy: CausalLMPolicy, truth: Truth) -> Tensor:
-    """The same in a pass that could learn: modules of ours then compute otherwise, and may be refused by autograd."""
+def _learning(policy: Any, truth: Truth) -> Tensor:
+    """Return the same in a training pass: this project's modules then compute differently, and
+    autograd may refuse them."""
     with torch.enable_grad():
         return row_by_row(policy, truth).detach()
 
 
-def _packed(policy: CausalLMPolicy, truth: Truth) -> Tensor:
+def _packed(policy: Any, truth: Truth) -> Tensor:
     if why := policy.why_no_packing():
         raise _Closed(why)
     with same_attention(policy.language_model):
@@ -321,7 +254,7 @@ def _packed(policy: CausalLMPolicy, truth: Truth) -> Tensor:
         return policy(**truth.batch(), packed=True)[0]
 
 
-def _shared(policy: CausalLMPolicy, truth: Truth) -> Tensor:
+def _shared(policy: Any, truth: Truth) -> Tensor:
     if why := policy.why_no_prompt_sharing():
         raise _Closed(why)
     with same_attention(policy.language_model):
@@ -329,10 +262,8 @@ def _shared(policy: CausalLMPolicy, truth: Truth) -> Tensor:
         return policy(**truth.batch(), share_prompts=True)[0]
 
 
-def _decoded(policy: CausalLMPolicy, truth: Truth, *, in_one_batch: bool) -> Tensor:
-    """The responses token by token, over the prompts' cache."""
-    from rl_core.models.decoding.decode import forced_log_probs
-
+def _decoded(policy: Any, truth: Truth, *, in_one_batch: bool) -> Tensor:
+    """Return the responses' log-probabilities token by token, with the prompts' KV cache."""
     groups = list(zip(truth.prompts, truth.responses, strict=True))
     parts = [groups] if in_one_batch else [[group] for group in groups]
     rows = [row for part in parts for row in forced_log_probs(policy, part)]
@@ -340,8 +271,8 @@ def _decoded(policy: CausalLMPolicy, truth: Truth, *, in_one_batch: bool) -> Ten
 
 
 @contextmanager
-def as_judged(policy: CausalLMPolicy) -> Iterator[None]:
-    """For the block, the policy in evaluation mode, with short windows."""
+def as_judged(policy: Any) -> Iterator[None]:
+    """Put the policy into evaluation mode, with short windows, during the block."""
     from rl_core.models.modes import evaluation_mode
 
     with evaluation_mode(policy), short_windows(policy.language_model):
@@ -350,7 +281,7 @@ def as_judged(policy: CausalLMPolicy) -> Iterator[None]:
 
 @contextmanager
 def same_attention(model: Any) -> Iterator[None]:
-    """After the block the model attends as before it."""
+    """Restore the model's attention after the block."""
     before = model.config._attn_implementation
     try:
         yield

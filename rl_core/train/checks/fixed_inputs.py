@@ -1,25 +1,23 @@
-"""Asking a sharded policy about its bundle's fixed inputs, to compare it with another copy of itself."""
+"""Evaluation of a sharded policy on its bundle's probe inputs, for comparison with another copy."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from rl_core.models.modes import evaluation_mode
-
-if TYPE_CHECKING:
-    from rl_core.train.fsdp import FSDPBackend
+from rl_core.train.trained import Trained
 
 
 @contextmanager
-def asking(backend: FSDPBackend, *, averaged: bool) -> Iterator[Callable[[], Tensor]]:
-    """For the block, what asks the policy, or its moving average. Collective: every rank runs the same passes."""
-    backend._check_onloaded("the comparison with another copy")
+def asking(backend: Trained, *, averaged: bool) -> Iterator[Callable[[], Tensor]]:
+    """Yield a function that evaluates the policy, or its moving average. Collective: every rank
+    runs the same passes."""
+    backend.check_onloaded("the comparison with another copy")
     with ExitStack() as stack:
         if averaged:
             stack.enter_context(_average_in_place(backend))
@@ -30,12 +28,13 @@ def asking(backend: FSDPBackend, *, averaged: bool) -> Iterator[Callable[[], Ten
 
 
 @contextmanager
-def _average_in_place(backend: FSDPBackend) -> Iterator[None]:
-    """The same bits come back with the end of the block, so that this makes no other version of the weights."""
-    backend._reshard()
-    backend._require_ema().apply()
+def _average_in_place(backend: Trained) -> Iterator[None]:
+    """Put the average in place during the block. The same bits are restored afterwards, so the
+    weight version stays the same."""
+    backend.reshard()
+    backend.moving_average().apply()
     try:
         yield
     finally:
-        backend._reshard()
-        backend._require_ema().restore()
+        backend.reshard()
+        backend.moving_average().restore()

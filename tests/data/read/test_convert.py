@@ -16,7 +16,10 @@ from tests.data.seed_skyrl import ALLOWED, EXAMPLES, GSM8K
 
 ONE_MESSAGE = {**GSM8K, "anything": {"else": [1, None]}}
 RESPONSE: dict[str, Any] = {
-    "responses_create_params": {"input": [{"role": "user", "content": "2 + 2?"}], "temperature": 0.5},
+    "responses_create_params": {
+        "input": [{"role": "user", "content": "2 + 2?"}],
+        "temperature": 0.5,
+    },
     "agent_ref": {"type": "simple_agent", "name": "math"},
     "expected_answer": "4",
     "verifier_metadata": {"unit_tests": [1, 2**70]},
@@ -39,7 +42,9 @@ def converted(tmp_path: Path, rows: list[Any], *steps: SchemaName, **options: An
         target = tmp_path / f"{number}.jsonl"
         assert convert_file(path, target, step, **options) == len(rows)
         settings = CheckSettings(ALLOWED, schema=step)
-        report = check_files([target], settings, rejects_dir=tmp_path / "rejects", memo_dir=tmp_path / "memo")
+        report = check_files(
+            [target], settings, rejects_dir=tmp_path / "rejects", memo_dir=tmp_path / "memo"
+        )
         assert report.num_rejected == 0, report.examples
         path = target
     return rows_of(path)
@@ -55,7 +60,9 @@ def test_prompt_row_goes_to_a_media_prompt_and_back(tmp_path: Path) -> None:
     (media,) = converted(tmp_path, [ONE_MESSAGE], SchemaName.MEDIA)
     assert media["prompt"] == ONE_MESSAGE["prompt"][0]["content"]
     assert converted(tmp_path, [ONE_MESSAGE], SchemaName.MEDIA, SchemaName.PROMPT) == [ONE_MESSAGE]
-    assert converted(tmp_path, [ONE_MESSAGE], SchemaName.MEDIA, SchemaName.RESPONSE, SchemaName.PROMPT) == [ONE_MESSAGE]
+    assert converted(
+        tmp_path, [ONE_MESSAGE], SchemaName.MEDIA, SchemaName.RESPONSE, SchemaName.PROMPT
+    ) == [ONE_MESSAGE]
 
 
 def test_response_row_becomes_a_prompt_row_that_keeps_everything(tmp_path: Path) -> None:
@@ -70,8 +77,16 @@ def test_response_row_becomes_a_prompt_row_that_keeps_everything(tmp_path: Path)
 
 def test_media_refs_travel_along(tmp_path: Path) -> None:
     ref = {"modality": "image", "role": "condition", "uri": "s3://b/a.png"}
-    row = {"prompt": "snow", "prompt_id": "7", "media_refs": [ref], "metadata": {"env_class": "gsm8k"}}
-    path = write(tmp_path / "a.jsonl", [{**row, "metadata": {**row["metadata"], "reward_spec": {"ground_truth": "1"}}}])
+    row = {
+        "prompt": "snow",
+        "prompt_id": "7",
+        "media_refs": [ref],
+        "metadata": {"env_class": "gsm8k"},
+    }
+    path = write(
+        tmp_path / "a.jsonl",
+        [{**row, "metadata": {**row["metadata"], "reward_spec": {"ground_truth": "1"}}}],
+    )
     convert_file(path, tmp_path / "b.jsonl", SchemaName.PROMPT)
     (prompt_row,) = rows_of(tmp_path / "b.jsonl")
     assert (prompt_row["media_refs"], prompt_row["prompt_id"]) == ([ref], "7")

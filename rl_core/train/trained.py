@@ -1,0 +1,41 @@
+"""Interface of a backend for the modules that save, compare and send what it trains."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+
+from rl_core.ranks.rank_info import RankInfo
+from rl_core.train.weights.ema import EmaShadow
+from schemas.recipe import EmaFullConfig, EmaLoraConfig, FSDPConfig, LoraConfig
+
+
+class Trained(Protocol):
+    """The sharded policy of one rank; `rl_core.train.fsdp.FSDPBackend` is one."""
+
+    bundle: Any
+    policy: Any
+    trainable: dict[str, Any]
+    """Parameters that learn, by name."""
+    optimizer: torch.optim.AdamW
+    scheduler: Any
+    ema: EmaShadow | None
+    num_skipped_steps: int
+    fsdp_cfg: FSDPConfig
+    lora_cfg: LoraConfig | None
+    ema_cfg: EmaLoraConfig | EmaFullConfig | None
+    rank_info: RankInfo
+    device: torch.device
+
+    def check_onloaded(self, what: str) -> None:
+        """Raises: RLTrainError naming `what` while the model is offloaded."""
+        ...
+
+    def reshard(self) -> None:
+        """Drop gathered copies of the weights."""
+        ...
+
+    def moving_average(self) -> EmaShadow:
+        """Raises: RLTrainError when there is none."""
+        ...

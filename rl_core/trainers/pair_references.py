@@ -1,0 +1,97 @@
+"""What the model before training says of pairs: from each forward pass, or computed once and kept
+in the cache.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from rl_core.data.order.pair_rows import PairRows
+from rl_core.data.store.reference_log_probs import Answers, ReferenceStore, open_store
+from rl_core.distributed import Remote
+from rl_core.models.locate import model_identity
+from rl_core.rollout.pairs import SIDES
+from rl_core.runtime.home import Home
+from rl_core.trainers.track import prompt_batch
+from schemas.preference import ReferenceMode
+from schemas.recipe import Recipe
+
+ENCODING_VERSION = "2"
+"""Raised whenever the same pairs would become other tokens."""
+PAIRS_AT_ONCE = 256
+"""Pairs whose reference is computed that are on a replica at the same time."""
+
+
+class PairReferences:
+    """The reference's log-probabilities of both answers of each pair.
+
+    Args: engine: a PairEngine whose policy is still the reference, or keeps it. needed: whether the
+    algorithm compares with the reference at all. phase: tells listeners what is going on.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        source_model: str,
+        engine: Remote,
+        needed: bool,
+        phase: Callable[[str], AbstractContextManager[None]],
+    ) -> None:
+        self.recipe, self.source_model, self.engine, self.needed = (
+            recipe,
+            source_model,
+            engine,
+            needed,
+        )
+        self._phase = phase
+        self._stores: list[ReferenceStore] = []
+
+    def prepare(self, *rows: Sequence[dict[str, Any]]) -> None:
+        """Where the recipe wants it, find the reference of all pairs in the cache or compute it."""
+        if self.needed and self.recipe.preference.reference is ReferenceMode.PRECOMPUTED:
+            self._stores = [self._store_of(items) for items in rows]
+
+    def added_to(self, rows: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
+        """The pairs with what the reference says of them, where the margins need it."""
+        if not self.needed:
+            return rows
+        if self._stores:
+            return self.from_cache(list(rows))
+        return [
+            item | {"reference": said} for item, said in zip(rows, self._compute(rows), strict=True)
+        ]
+
+    def from_cache(self, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The pairs with what the reference says of their answers, where that was prepared."""
+        if not self._stores:
+            return items
+        known = [next(store for store in self._stores if item["uid"] in store) for item in items]
+        return [
+            item | {"reference": store[item["uid"]]}
+            for item, store in zip(items, known, strict=True)
+        ]
+
+    def _store_of(self, items: Sequence[dict[str, Any]]) -> ReferenceStore:
+        home, recipe = Home.default(), self.recipe
+        parts = {
+            "encoding": ENCODING_VERSION,
+            "model": model_identity(self.source_model, home.data / "memo"),
+            "tokens": recipe.preference.model_dump_json(exclude={"reference"}),
+            "template_kwargs": json.dumps(recipe.model.chat_template_kwargs, sort_keys=True),
+            "param_dtype": recipe.fsdp.param_dtype,
+            "attention": recipe.model.attention,
+        }
+        uids = [item["uid"] for item in items] if not isinstance(items, PairRows) else items.uids
+        return open_store(home.cache, parts, uids, lambda: self._compute(items))
+
+    def _compute(self, items: Sequence[dict[str, Any]]) -> Iterator[Answers]:
+        at_once = PAIRS_AT_ONCE * self.recipe.placement.num_replicas
+        with self._phase("reference"):
+            for first in range(0, len(items), at_once):
+                found = self.engine.reference(
+                    prompt_batch(items[first : first + at_once])
+                ).non_tensor_batch
+                yield from zip(*(found[side] for side in SIDES), strict=True)

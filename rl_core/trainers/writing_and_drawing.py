@@ -1,0 +1,167 @@
+"""The two tracks of jobs that write and draw: `text` from prompts, and `images` from texts.
+
+A rollout is x prompts, n texts of each, m pictures of each of those (see `tree`). Pictures are
+scored against the prompt that was asked, and a text earns what its pictures do. Either track, or
+both, are trained, each by its own algorithm, with advantages among its own siblings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from rl_core.algorithms.shaping import at_last_action
+from rl_core.data_proto import DataProto
+from rl_core.distributed import DataProtoRef
+from rl_core.errors import RewardError
+from rl_core.rollout.diffusion.rewriting import question
+from rl_core.trainers.describe import describe_replies, describe_samples
+from rl_core.trainers.rewards import ServiceScorer
+from rl_core.trainers.track import Engine, Rollouts, Track, prompt_batch
+from rl_core.trainers.tree import CHILDLESS, ID, PARENT, lineage, propagate
+from rl_core.trainers.wiring import Policy
+from schemas.recipe import Recipe
+from schemas.tracks import Asking, Propagation, TracksConfig
+from schemas.unified import UnifiedConfig
+
+IMAGES, TEXT = "images", "text"
+ROOT = "root"
+"""Column of a picture's prompt."""
+
+Items = dict[str, dict[str, Any]]
+"""Prompts by their uid."""
+Drawings = Callable[[Items, DataProtoRef], list[dict[str, Any]]]
+"""The rows to draw, from the prompts and the rollout of texts."""
+
+
+def items_of(prompts: DataProto) -> Items:
+    """The prompts of a batch."""
+    return {item["uid"]: item for item in prompts.non_tensor_batch["item"]}
+
+
+def questions(items: Sequence[dict[str, Any]], asking: Asking) -> DataProto:
+    """Prompts as the language model is asked for texts."""
+    return prompt_batch([question(item, asking) for item in items])
+
+
+def written_and_drawn(
+    recipe: Recipe,
+    config: TracksConfig | UnifiedConfig,
+    writer: Policy,
+    painter: Policy,
+    scorer: ServiceScorer,
+    *,
+    drawings: Drawings,
+    pictures_share: str = PARENT,
+) -> tuple[Track, Track]:
+    """The tracks `text` and `images`.
+
+    Args: config: the domain's block. drawings: the rows to draw, from the prompts and the rollout
+    of texts. pictures_share: column that is equal for pictures that are compared.
+    """
+    text = Track(
+        TEXT,
+        sampler=TextsOfPrompts(writer.engine, config.text),
+        scorer=EarnedByPictures(config.propagation),
+        learner=writer.learner,
+        describe=partial(describe_replies, environments=recipe.environments),
+        siblings_share=PARENT,
+        learns=config.text.train,
+    )
+    images = Track(
+        IMAGES,
+        sampler=PicturesOfTexts(painter.engine, drawings),
+        scorer=scorer,
+        learner=painter.learner,
+        describe=describe_samples,
+        siblings_share=pictures_share,
+        learns=config.images.train,
+    )
+    return text, images
+
+
+@dataclass
+class TextsOfPrompts:
+    """The writer is asked for texts of each prompt."""
+
+    engine: Engine
+    asking: Asking
+
+    def sample(
+        self, prompts: DataProto, rollouts: Rollouts, step: int, attempt: int
+    ) -> DataProtoRef:
+        """The children of the prompts."""
+        asked = questions(list(items_of(prompts).values()), self.asking)
+        texts = self.engine.rollout(asked, step, attempt)
+        return texts.union(lineage(texts.non_tensor_batch["uid"].tolist()))
+
+
+@dataclass
+class PicturesOfTexts:
+    """The painter draws each text that was written; those that failed are left out."""
+
+    engine: Engine
+    drawings: Drawings
+
+    def sample(
+        self, prompts: DataProto, rollouts: Rollouts, step: int, attempt: int
+    ) -> DataProtoRef:
+        """The children of the texts. Raises: RewardError where no text can be drawn."""
+        texts = rollouts[TEXT]
+        drawings = self.drawings(items_of(prompts), texts)
+        if not drawings:
+            first = texts.non_tensor_batch["error"][0]
+            raise RewardError(f"nothing that was written can be drawn; first: {first}")
+        images = self.engine.rollout(prompt_batch(drawings), step, attempt)
+        images.union(lineage(images.non_tensor_batch["uid"].tolist()))
+        asked = dict(zip(texts.non_tensor_batch[ID], texts.non_tensor_batch[PARENT], strict=True))
+        roots = [asked[text] for text in images.non_tensor_batch[PARENT]]
+        return as_asked(images, drawings).union(DataProto.from_dict(non_tensors={ROOT: roots}))
+
+
+def as_asked(images: DataProtoRef, drawings: Sequence[dict[str, Any]]) -> DataProtoRef:
+    """Put what was asked into `prompt`, for scorers, and what was drawn into `response`."""
+    by_id = {drawn["uid"]: drawn for drawn in drawings}
+    rows = [by_id[uid] for uid in images.non_tensor_batch["uid"]]
+    columns = {
+        "prompt": [row["asked"] for row in rows],
+        "response": [row["prompt"] for row in rows],
+    }
+    return images.replace(DataProto.from_dict(non_tensors=columns))
+
+
+@dataclass
+class EarnedByPictures:
+    """A text is worth what its pictures earned."""
+
+    propagation: Propagation
+
+    def add_rewards(self, rollout: DataProtoRef, rollouts: Rollouts) -> dict[str, float]:
+        """Texts without a picture that has a score leave the step.
+
+        Args: rollouts: that of pictures has its rewards.
+        """
+        drawn, failed_B = rollouts[IMAGES], rollout.tensor("failed")
+        rewards_B, childless_B = propagate(
+            rollout.non_tensor_batch[ID].tolist(),
+            drawn.non_tensor_batch[PARENT].tolist(),
+            drawn.tensor("rewards"),
+            drawn.tensor("failed"),
+            self.propagation,
+        )
+        mask_BT = rollout.tensor("response_mask").masked_fill(childless_B[:, None], 0)
+        known = rollout.non_tensor_batch["error"]
+        columns = {
+            "rewards": rewards_B,
+            "turn_rewards": at_last_action(rewards_B, mask_BT),
+            "response_mask": mask_BT,
+            "failed": failed_B | childless_B,
+        }
+        errors = [
+            error or (CHILDLESS if bad else None)
+            for error, bad in zip(known, childless_B, strict=True)
+        ]
+        rollout.replace(DataProto.from_dict(columns, {"error": errors}))
+        return {"childless_rows": float((childless_B & ~failed_B).sum())}

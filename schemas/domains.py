@@ -1,0 +1,164 @@
+"""The kinds of training, and all that differs between them, in one table.
+
+Code asks for what it needs to know (`recipe.domain.traits.rows`), never which domain it has before
+it. A new domain is therefore a member of `Domain` and a row of `TRAITS`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from types import MappingProxyType
+
+from schemas.contract import SchemaName
+
+
+class Domain(StrEnum):
+    """Kind of output that a policy produces; selects the trainer."""
+
+    TEXT = "text"
+    """Text from a language model, single- or multi-turn."""
+    VISION = "vision"
+    """Text from a vision-language model, whose prompts contain images."""
+    PREFERENCE = "preference"
+    """Preference learning without sampling: each row holds a better and a worse answer."""
+    DIFFUSION = "diffusion"
+    """Images or videos from a flow-matching model, denoised from prompts."""
+    PE = "pe"
+    """Prompt enhancement: a language model rewrites prompts, and a flow-matching model draws the
+    rewrites."""
+    UNIFIED = "unified"
+    """A unified model: one module that writes a plan in tokens and draws it by flow matching."""
+
+    @property
+    def traits(self) -> "Traits":
+        """Its row of the table."""
+        return TRAITS[self]
+
+
+class ModelKind(StrEnum):
+    """Kind of model that `model.path` names, which decides what loads it."""
+
+    TEXT = "text"
+    """A language model; of one that also sees, the part that reads and writes."""
+    SEEING = "seeing"
+    """A language model with everything it has, such as eyes."""
+    PIPELINE = "pipeline"
+    """A flow-matching model with its text encoders, as diffusers keeps it."""
+    UNIFIED = "unified"
+    """A model that writes and draws, which its family loads."""
+
+
+class Page(StrEnum):
+    """Use of the demo page."""
+
+    CHAT = "chat"
+    """Messages in, a reply out."""
+    DRAW = "draw"
+    """A prompt in, a picture out."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Metrics of a step that are drawn as the learning curve."""
+
+    mean: str
+    """Metric of the line."""
+    label: str
+    spread: str | None = None
+    """Metric of the band around the line."""
+    title: str = "Reward and held-out accuracy"
+    scored: bool = False
+    """Draw held-out rows by their mean scores instead of the share of full reward."""
+
+
+REWARD = Curve("reward_mean", "sampled reward, mean", "reward_std")
+SCORED = replace(REWARD, title="Reward and held-out scores", scored=True)
+ENHANCED = replace(
+    SCORED, mean="text/reward_mean", label="rewrites' reward, mean", spread="text/reward_std"
+)
+PLANNED = replace(ENHANCED, label="plans' reward, mean")
+PAIRS = Curve(
+    "reward_accuracy",
+    "training pairs told apart, share",
+    title="Pairs told apart, in training and held out",
+)
+
+
+@dataclass(frozen=True)
+class Traits:
+    """Properties of a domain."""
+
+    trainer: str
+    """`module:Class` of its `rl_core.trainers.base.Trainer`."""
+    rows: SchemaName
+    """Contract of its rows, by which they are also read and prepared."""
+    model: ModelKind
+    samples_tokens: bool
+    """True if the recipe's algorithm trains tokens that the policy sampled."""
+    curve: Curve
+    """The learning curve of a run."""
+    block: str | None = None
+    """Block of the recipe that it needs, and no other domain has."""
+    with_vllm: bool = False
+    """True if vLLM can sample its policy."""
+    has_scores: bool = True
+    """True if evaluations give scores besides `accuracy` and `mean_reward`."""
+    page: Page | None = None
+    """Its demo page, if there is one."""
+
+
+TRAITS: Mapping[Domain, Traits] = MappingProxyType(
+    {
+        Domain.TEXT: Traits(
+            trainer="rl_core.trainers.text:TextTrainer",
+            rows=SchemaName.PROMPT,
+            model=ModelKind.TEXT,
+            samples_tokens=True,
+            curve=REWARD,
+            with_vllm=True,
+            has_scores=False,
+            page=Page.CHAT,
+        ),
+        Domain.VISION: Traits(
+            trainer="rl_core.trainers.vision:VisionTrainer",
+            rows=SchemaName.PROMPT,
+            model=ModelKind.SEEING,
+            samples_tokens=True,
+            curve=REWARD,
+            has_scores=False,
+        ),
+        Domain.PREFERENCE: Traits(
+            trainer="rl_core.trainers.preference:PreferenceTrainer",
+            rows=SchemaName.PREFERENCE,
+            model=ModelKind.SEEING,
+            samples_tokens=False,
+            curve=PAIRS,
+            page=Page.CHAT,
+        ),
+        Domain.DIFFUSION: Traits(
+            trainer="rl_core.trainers.diffusion:DiffusionTrainer",
+            rows=SchemaName.MEDIA,
+            model=ModelKind.PIPELINE,
+            samples_tokens=False,
+            curve=SCORED,
+            page=Page.DRAW,
+        ),
+        Domain.PE: Traits(
+            trainer="rl_core.trainers.prompt_enhancer:PromptEnhancerTrainer",
+            rows=SchemaName.MEDIA,
+            model=ModelKind.TEXT,
+            samples_tokens=True,
+            curve=ENHANCED,
+            block="tracks",
+            page=Page.CHAT,
+        ),
+        Domain.UNIFIED: Traits(
+            trainer="rl_core.trainers.unified:UnifiedTrainer",
+            rows=SchemaName.MEDIA,
+            model=ModelKind.UNIFIED,
+            samples_tokens=True,
+            curve=PLANNED,
+            block="unified",
+        ),
+    }
+)
