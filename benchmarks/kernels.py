@@ -1,14 +1,14 @@
-"""Savings of each kernel of `rl_core.kernels` in a whole GRPO step, with all weights and with
-adapters.
+"""Savings of each kernel of `rl_core.kernels` in a whole GRPO step.
 
     python -m benchmarks.kernels [--rounds 5] [--prompts 3] [--threads 2] [--write]
 
-SmolLM2-135M in bfloat16, 8 samples x 64 tokens per prompt. A step is rollout, reward and training.
-In each round every kernel is off for one step, in random order; before every fourth of these steps
-one has all kernels on, and a step is compared with the mean of the two such steps around it. If a
-kernel is off, torch, transformers or peft compute in its place. Kernels that are set when a process
-starts or a model is loaded have their own process. A kernel that saves less than 3 % is not worth
-its lines. `--write` puts the table into docs/benchmarks.md.
+SmolLM2-135M in bfloat16 with all weights and with adapters, 8 samples x 64 tokens per prompt; the
+kernels are those of `rl_core.kernels` and what a single rank can leave out (`single_rank`). A step
+is rollout, reward and training. In each round every kernel is off for one step, in random order;
+before every fourth of these steps one has all kernels on, and a step is compared with the mean of
+the two such steps around it. If a kernel is off, torch, transformers or peft compute in its place.
+Kernels that are set when a process starts or a model is loaded have their own process. A kernel
+that saves less than 3 % is not worth its lines. `--write` puts the table into docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -56,25 +56,18 @@ def norms_off(stack: ExitStack, _side: Any) -> None:
 
 def gated_mlps_off(stack: ExitStack, _side: Any) -> None:
     """Use autograd's backward pass of the plain MLP formula."""
-    from rl_core.kernels import adapted_mlp, gated_mlp
+    from rl_core.kernels import gated_mlp
 
     stack.enter_context(patch.object(gated_mlp, "_is_plain", lambda *_: False))
-    stack.enter_context(patch.object(adapted_mlp, "adapted_mlp", lambda *_: None))
-
-
-def adapted_mlps_off(stack: ExitStack, _side: Any) -> None:
-    """Compute the layers of an MLP one by one."""
-    from rl_core.kernels import adapted_mlp
-
-    stack.enter_context(patch.object(adapted_mlp, "adapted_mlp", lambda *_: None))
 
 
 def adapted_linears_off(stack: ExitStack, _side: Any) -> None:
-    """Use peft's layers, and MLPs of them."""
-    from rl_core.kernels import adapted_linear, adapted_mlp
+    """Use peft's layers."""
+    from peft.tuners import lora
 
-    for module in (adapted_linear, adapted_mlp):
-        stack.enter_context(patch.object(module, "trained_parts", lambda *_: None))
+    from rl_core.kernels import AdaptedLinear
+
+    stack.enter_context(patch.object(AdaptedLinear, "forward", lora.Linear.forward))
 
 
 def attention_off(stack: ExitStack, _side: Any) -> None:
@@ -118,10 +111,7 @@ WITH_ALL_WEIGHTS: dict[str, Off] = {
     "packed_products": packed_products_off,
     "float32_matmul": narrow_head_off,
 }
-WITH_ADAPTERS: dict[str, Off] = {
-    "adapted_linear": adapted_linears_off,
-    "adapted_mlp": adapted_mlps_off,
-}
+WITH_ADAPTERS: dict[str, Off] = {"adapted_linear": adapted_linears_off}
 
 
 class Worker:
@@ -143,8 +133,8 @@ class Worker:
         self._process = subprocess.Popen(command, cwd=ROOT, env=environment, **pipes)
         self._hear()
 
-    def step(self, off: str) -> dict[str, Any]:
-        """Take a step and return its figures."""
+    def step(self, off: str) -> float:
+        """Take a step and return its seconds."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{off}\n")
         self._process.stdin.flush()
@@ -199,39 +189,35 @@ def serve(settings: dict[str, Any]) -> None:
             if switch is not None:
                 switch(stack, side)
             figures = side.step(items, 0)
-        os.write(answers, f"{json.dumps(figures)}\n".encode())
+        os.write(answers, f"{figures['step'][0]}\n".encode())
 
 
-def saved_by(
-    steps: list[tuple[str, dict[str, Any]]],
-) -> dict[str, list[tuple[float, float, float]]]:
-    """Return, for each kernel, one entry per step without it: the additional time compared with the
-    steps around it, as a share of wall-clock and of CPU time, and the additional memory in GB."""
+def saved_by(steps: list[tuple[str, float]]) -> dict[str, list[float]]:
+    """Return the additional seconds of each step without a kernel, as a share, by kernel.
+
+    Args: steps: the kernel that was off, and the step's seconds.
+    """
     found = defaultdict(list)
-    for place, (name, figures) in enumerate(steps):
+    for place, (name, took_s) in enumerate(steps):
         if name == ALL_ON:
             continue
         before = next(one for on, one in reversed(steps[:place]) if on == ALL_ON)
         after = next(one for on, one in steps[place:] if on == ALL_ON)
-        plain = [statistics.mean((before["step"][clock], after["step"][clock])) for clock in (0, 1)]
-        wall, cpu = (figures["step"][clock] / plain[clock] - 1 for clock in (0, 1))
-        found[name].append((wall, cpu, (figures["peak_bytes"] - after["peak_bytes"]) / 1e9))
+        found[name].append(took_s / statistics.mean((before, after)) - 1)
     return found
 
 
-def measure(
-    settings: dict[str, Any], names: list[str], rounds: int
-) -> list[tuple[str, dict[str, Any]]]:
+def measure(settings: dict[str, Any], names: list[str], rounds: int) -> list[tuple[str, float]]:
     """Take all steps in order; the last one has all kernels on."""
     workers = {ALL_ON: Worker(settings)}
     workers |= {name: Worker(settings, name) for name in names if name in OF_A_PROCESS}
     order = random.Random(0)
-    steps: list[tuple[str, dict[str, Any]]] = []
+    steps: list[tuple[str, float]] = []
 
     def take(name: str) -> None:
         worker = workers.get(name, workers[ALL_ON])
         steps.append((name, worker.step(name)))
-        print(f"  {name:20} {steps[-1][1]['step'][0]:6.2f} s", flush=True)
+        print(f"  {name:20} {steps[-1][1]:6.2f} s", flush=True)
 
     try:
         for name in workers:  # the first step of a process gets its memory, and does not count
@@ -273,28 +259,19 @@ def main() -> None:
         ):
             print(trained, flush=True)
             steps = measure(settings_of(args, lora, Path(folder)), names, args.rounds)
-            whole = statistics.median(
-                figures["step"][0] for name, figures in steps if name == ALL_ON
+            plain = [took_s for name, took_s in steps if name == ALL_ON]
+            span = f"{min(plain):.2f} to {max(plain):.2f} s"
+            rows.append(
+                [f"({trained}: a step with all on)", f"{statistics.median(plain):.2f} s", span]
             )
-            rows.append([f"({trained}: a step with all on)", f"{whole:.2f} s", "", "", ""])
-            for name, pairs in saved_by(steps).items():
-                walls, cpus, more = zip(*pairs, strict=True)
-                spread = f"{100 * min(walls):+.1f} to {100 * max(walls):+.1f}"
-                medians = [f"{100 * statistics.median(shares):+.1f}" for shares in (walls, cpus)]
-                rows.append(
-                    [f"`{name}`", f"{medians[0]} %", spread, f"{medians[1]} %", f"{max(more):+.1f}"]
-                )
-    heads = [
-        "without",
-        "a step takes longer by",
-        "from the least to the most",
-        "processor time",
-        "GB more",
-    ]
+            for name, shares in saved_by(steps).items():
+                spread = f"{100 * min(shares):+.0f} to {100 * max(shares):+.0f} %"
+                rows.append([f"`{name}`", f"{100 * statistics.median(shares):+.0f} %", spread])
+    heads = ["without", "a step takes longer by", "from the least to the most"]
     body = (
-        f"`python -m benchmarks.kernels`: SmolLM2-135M in bfloat16, {args.prompts} prompts x 8 "
-        f"samples x 64 tokens, medians of {args.rounds} pairs. "
-        f"{page.machine()}\n\n{page.table(heads, rows)}"
+        f"`python -m benchmarks.kernels`: SmolLM2-135M in bfloat16, "
+        f"{args.prompts} prompts x 8 samples x 64 tokens, "
+        f"medians of {args.rounds} pairs. {page.machine()}\n\n{page.table(heads, rows)}"
     )
     print(f"\n{body}")
     if args.write:

@@ -1,15 +1,14 @@
-"""A linear layer with a LoRA adapter (arXiv 2106.09685) that trains with few passes over memory.
+"""A linear layer with an adapter (LoRA, arXiv 2106.09685) that trains with few passes over memory.
 
-peft computes base(x) + scaling * B(A(x)) product by product: the scaling and the addition read and
-write tensors of the layer's full width several times, forward and backward. Here the scaling is
-applied to the narrow output of A, and the product with B adds to the base's output (addmm).
+peft writes base(x) + scaling * B(A(x)) out, product by product: to scale and to add, it reads and
+writes tensors of the layer's whole width several times, forward and backward. Here the scaling is
+done where the adapter is narrow, and what B gives is added by its product itself.
 
 Axes: N rows, I features in, O features out, R the adapter's rank.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -22,7 +21,7 @@ from rl_core.kernels.float32_matmul import product_dtype
 
 
 class Parts(NamedTuple):
-    """The parts of an adapted layer: base(x) + scaling * up(down(x))."""
+    """What an adapted layer computes: base(x) + scaling * up(down(x))."""
 
     base: nn.Linear
     down_RI: nn.Linear
@@ -31,11 +30,10 @@ class Parts(NamedTuple):
 
 
 def plain_parts(layer: lora.Linear) -> Parts | None:
-    """Return the parts of an adapted layer if it currently computes only their formula, in one
-    format; else None.
+    """The parts of an adapted layer that is now no more than them, all of one format; None for any
+    other.
 
-    None is for layers that have not exactly one active adapter, use dropout, or are sharded over
-    ranks.
+    Such are layers with two active adapters or none, with dropout at work, or cut over ranks.
     """
     if layer.disable_adapters or layer.merged or layer.lora_variant:
         return None
@@ -51,82 +49,27 @@ def plain_parts(layer: lora.Linear) -> Parts | None:
     return None if up.bias is not None else Parts(base, down, up, layer.scaling[active[0]])
 
 
-def trained_parts(layer: nn.Module, states: Tensor) -> Parts | None:
-    """Return the parts of a layer that can be trained with `product` and `gradients` on such
-    states; else None."""
-    parts = plain_parts(layer) if isinstance(layer, AdaptedLinear) else None
-    if parts is None or parts.base.weight.requires_grad or states.dtype != parts.base.weight.dtype:
-        return None
-    return parts
-
-
 class AdaptedLinear(lora.Linear):
-    """peft's layer, with scaling and addition fused into its products where its parts are plain."""
+    """peft's layer, where it is plain with one product less and nothing scaled or added by
+    itself."""
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        """Map the states [..., I] to [..., O]."""
-        parts = None if args or kwargs else trained_parts(self, x)
-        if parts is None:
+        """The states [..., I] to [..., O]."""
+        parts = None if args or kwargs else plain_parts(self)
+        if parts is None or parts.base.weight.requires_grad or x.dtype != parts.base.weight.dtype:
             return super().forward(x, *args, **kwargs)
         base, down, up, scaling = parts
         states_NI = x.reshape(-1, x.shape[-1])
         whole_NO: Any = _Adapted.apply(
             states_NI, base.weight, base.bias, down.weight, up.weight, scaling
         )
-        # The view is taken outside the autograd function: some models change the result in place,
-        # which autograd forbids for views that a custom function returns.
+        # Not within it: some models go on in place, and a function's output must be no view then.
         return whole_NO.view(*x.shape[:-1], base.out_features)
 
 
-def product(
-    states_NI: Tensor, weights: Sequence[Tensor], scaling: float, bias_O: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """Return the layer's output [N, O] and the scaled output of A [N, R].
-
-    Args: states_NI: in the format of `product_dtype`, which the results have too. weights: the
-    base's [O, I], A's [R, I] and B's [O, R].
-    """
-    weight_OI, down_RI, up_OR = (weight.to(states_NI.dtype) for weight in weights)
-    narrow_NR = (states_NI @ down_RI.t()).mul_(scaling)
-    whole_NO = nn.functional.linear(
-        states_NI, weight_OI, None if bias_O is None else bias_O.to(states_NI.dtype)
-    )
-    torch.addmm(whole_NO, narrow_NR, up_OR.t(), out=whole_NO)
-    return whole_NO, narrow_NR
-
-
-def gradients(
-    grad_NO: Tensor, states_NI: Tensor, narrow_NR: Tensor, weights: Sequence[Tensor], scaling: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of A [R, I] and of B [O, R], and the scaled gradient of A's output [N,
-    R].
-
-    Args: as for `product`, all in its format. The gradients of A and B have the format of their
-    weights.
-    """
-    _, down_RI, up_OR = weights
-    grad_NR = (grad_NO @ up_OR.to(grad_NO.dtype)).mul_(scaling)
-    grad_down_RI, grad_up_OR = grad_NR.t() @ states_NI, grad_NO.t() @ narrow_NR
-    return grad_down_RI.to(down_RI.dtype), grad_up_OR.to(up_OR.dtype), grad_NR
-
-
-def state_gradient(
-    grad_NO: Tensor, grad_NR: Tensor, weights: Sequence[Tensor], onto_NI: Tensor | None = None
-) -> Tensor:
-    """Return the gradient of the states [N, I]; if `onto_NI` is given, it is added to that in
-    place."""
-    weight_OI, down_RI, _ = (weight.to(grad_NO.dtype) for weight in weights)
-    grad_NI = (
-        grad_NO @ weight_OI
-        if onto_NI is None
-        else torch.addmm(onto_NI, grad_NO, weight_OI, out=onto_NI)
-    )
-    return torch.addmm(grad_NI, grad_NR, down_RI, out=grad_NI)
-
-
 class _Adapted(torch.autograd.Function):
-    """Autograd function whose products use the format of `product_dtype`; the output is rounded to
-    the format of the states once, at the end."""
+    """Products are computed in the processor's format, and rounded to that of the states once, at
+    the end."""
 
     @staticmethod
     def forward(  # type: ignore[override]
@@ -139,7 +82,12 @@ class _Adapted(torch.autograd.Function):
         scaling: float,
     ) -> Tensor:
         states_NI = states.reshape(-1, states.shape[-1]).to(product_dtype(states))
-        whole_NO, narrow_NR = product(states_NI, (weight_OI, down_RI, up_OR), scaling, bias_O)
+        weight, down, up = (one.to(states_NI.dtype) for one in (weight_OI, down_RI, up_OR))
+        narrow_NR = (states_NI @ down.t()).mul_(scaling)
+        whole_NO = nn.functional.linear(
+            states_NI, weight, None if bias_O is None else bias_O.to(states_NI.dtype)
+        )
+        torch.addmm(whole_NO, narrow_NR, up.t(), out=whole_NO)
         ctx.save_for_backward(states, narrow_NR, weight_OI, down_RI, up_OR)
         ctx.scaling = scaling
         return whole_NO.to(states.dtype)
@@ -147,21 +95,22 @@ class _Adapted(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        states, narrow_NR, *weights = ctx.saved_tensors
+        states, narrow_NR, weight_OI, down_RI, up_OR = ctx.saved_tensors
         states_NI, grad_NO = (
             one.reshape(-1, one.shape[-1]).to(narrow_NR.dtype) for one in (states, grad)
         )
-        grad_down_RI, grad_up_OR, grad_NR = gradients(
-            grad_NO, states_NI, narrow_NR, weights, ctx.scaling
-        )
+        weight, down, up = (one.to(narrow_NR.dtype) for one in (weight_OI, down_RI, up_OR))
+        grad_NR = (grad_NO @ up).mul_(ctx.scaling)
+        grad_down_RI, grad_up_OR = grad_NR.t() @ states_NI, grad_NO.t() @ narrow_NR
+        learnt = grad_down_RI.to(down_RI.dtype), grad_up_OR.to(up_OR.dtype)
         if not ctx.needs_input_grad[0]:
-            return None, None, None, grad_down_RI, grad_up_OR, None
-        grad_NI = state_gradient(grad_NO, grad_NR, weights)
-        return grad_NI.to(states.dtype).view_as(states), None, None, grad_down_RI, grad_up_OR, None
+            return None, None, None, *learnt, None
+        grad_NI = grad_NO @ weight
+        torch.addmm(grad_NI, grad_NR, down, out=grad_NI)
+        return grad_NI.to(states.dtype).view_as(states), None, None, *learnt, None
 
 
 def _is_plain(linear: Any) -> bool:
-    """Return True if a layer only multiplies by an unsharded matrix: no hooks, no replaced
-    forward."""
+    """Whether a layer is no more than a product with a matrix that lies here as a whole."""
     changed = linear._forward_hooks or linear._forward_pre_hooks or "forward" in vars(linear)
     return type(linear) is nn.Linear and not changed and not isinstance(linear.weight, DTensor)

@@ -18,8 +18,6 @@ from torch.autograd.function import once_differentiable
 from torch.distributed.tensor import DTensor
 from torch.nn.functional import silu
 
-from rl_core.kernels.adapted_mlp import adapted_mlp
-from rl_core.kernels.gate_backward import backward_of_gate
 from rl_core.kernels.replace import Replaced, asked, replace_modules
 
 PARTS = ("gate_proj", "up_proj", "down_proj")
@@ -41,10 +39,6 @@ class GatedMLP(nn.Module):
         if torch.is_grad_enabled() and all(_is_plain(part, states.dtype) for part in parts):
             gate, up, down = (part.weight for part in parts)
             return _Gated.apply(states, gate, up, down)  # type: ignore[return-value]
-        if torch.is_grad_enabled() and all(hasattr(part, "lora_A") for part in parts):
-            adapted = adapted_mlp(states, parts)
-            if adapted is not None:
-                return adapted
         return self.down_proj(silu(self.gate_proj(states)) * self.up_proj(states))
 
 
@@ -109,8 +103,13 @@ class _Gated(torch.autograd.Function):
         opened_NM = silu(gated_NM)
         free_NM = opened_NM * raised_NM
         grad_down = grad_NH.t() @ free_NM if wants[2] else None
-        grads = backward_of_gate(grad_NH @ down_HM, gated_NM, raised_NM, opened_NM, free_NM)
-        grad_gated_NM, grad_raised_NM = grads
+        grad_NM = grad_NH @ down_HM
+        # Into memory that is no longer needed.
+        grad_raised_NM = torch.mul(opened_NM, grad_NM, out=free_NM)
+        slope_NM = torch.mul(grad_NM, raised_NM, out=opened_NM)
+        grad_gated_NM = torch.ops.aten.silu_backward.grad_input(
+            slope_NM, gated_NM, grad_input=grad_NM
+        )
         grad_gate = grad_gated_NM.t() @ states_NH if wants[0] else None
         grad_up = grad_raised_NM.t() @ states_NH if wants[1] else None
         if not wants_states:
