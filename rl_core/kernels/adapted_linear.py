@@ -21,7 +21,7 @@ from rl_core.kernels.float32_matmul import product_dtype
 
 
 class Parts(NamedTuple):
-    """What an adapted layer computes: base(x) + scaling * up(down(x))."""
+    """Parts of an adapted layer, which computes base(x) + scaling * up(down(x))."""
 
     base: nn.Linear
     down_RI: nn.Linear
@@ -50,11 +50,10 @@ def plain_parts(layer: lora.Linear) -> Parts | None:
 
 
 class AdaptedLinear(lora.Linear):
-    """peft's layer, where it is plain with one product less and nothing scaled or added by
-    itself."""
+    """peft's layer, with scaling and addition fused into its products where its parts are plain."""
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        """The states [..., I] to [..., O]."""
+        """Map the states [..., I] to [..., O]."""
         parts = None if args or kwargs else plain_parts(self)
         if parts is None or parts.base.weight.requires_grad or x.dtype != parts.base.weight.dtype:
             return super().forward(x, *args, **kwargs)
@@ -111,6 +110,6 @@ class _Adapted(torch.autograd.Function):
 
 
 def _is_plain(linear: Any) -> bool:
-    """Whether a layer is no more than a product with a matrix that lies here as a whole."""
+    """Return True if a layer is only a product with a matrix that this process holds as a whole."""
     changed = linear._forward_hooks or linear._forward_pre_hooks or "forward" in vars(linear)
     return type(linear) is nn.Linear and not changed and not isinstance(linear.weight, DTensor)
