@@ -120,9 +120,10 @@ def add_scores(
 
 def earned_parts(rollout: DataProto | DataProtoRef, rows_B: torch.Tensor) -> dict[str, Any]:
     """Return the rewards of these rows by position and by part, as `RowMeasures` names them."""
-    keys = (
-        rollout.keys if isinstance(rollout, DataProtoRef) else set(map(str, rollout.batch.keys()))
-    )  # type: ignore[union-attr]
+    if isinstance(rollout, DataProtoRef):
+        keys = rollout.keys
+    else:
+        keys = set() if rollout.batch is None else set(map(str, rollout.batch.keys()))
     measured: dict[str, Any] = {}
     if "turn_rewards" in keys:
         measured["rewards_BT"] = rollout.tensor("turn_rewards")[rows_B]
