@@ -2,8 +2,9 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
+from schemas.column_map import ColumnMap
 from schemas.section import Section
 
 
@@ -25,6 +26,10 @@ class DataConfig(Section):
     `{digits: ...}`, `{lettering: ...}` and `{oddities: ...}` for prompts of diffusion models."""
     eval: list[str | dict[str, Any]] = Field(min_length=1)
     """Held-out rows, written like `train`; a training row that asks what one of them asks is refused."""
+    map: dict[str, str] | None = None
+    """What a row's columns are made of: `{prompt: question, ground_truth: "answer|after:####"}`, with
+    the steps `after:`, `before:`, `match:`, `prefix:`, `suffix:`, `number`, `text`, `json` behind
+    `|`; `=` and a text is that text. Unset takes rows as they are."""
     blend: dict[str, Annotated[float, Field(gt=0)]] | None = None
     """Share of each `data_source` in what is trained on, as weights; unset takes all rows alike."""
     curriculum: CurriculumConfig | None = None
@@ -37,3 +42,14 @@ class DataConfig(Section):
     """What to do with rows that break the schema."""
     max_bad_fraction: float = Field(default=0.01, ge=0, le=1)
     """With `drop`: more bad rows than this share fail the run."""
+
+    @field_validator("map")
+    @classmethod
+    def _map_can_be_read(cls, value: dict[str, str] | None) -> dict[str, str] | None:
+        ColumnMap(value or {})
+        return value
+
+    @property
+    def column_map(self) -> ColumnMap:
+        """`map`, read; empty where there is none."""
+        return ColumnMap(self.map or {})

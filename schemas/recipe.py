@@ -238,6 +238,10 @@ class Recipe(Section):
     def _pairs_are_not_sampled(self) -> "Recipe":
         if self.has_pairs and self.rollout != RolloutConfig():
             raise ValueError("rollout: nothing is sampled in the domain preference; leave the block out")
+        if self.has_pairs and self.data.map is not None:
+            raise ValueError(
+                "data.map: not for pairs; rl-train data convert ROWS PAIRS.jsonl --to preference --map ... writes them"
+            )
         return self
 
     @model_validator(mode="after")

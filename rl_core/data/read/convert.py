@@ -7,20 +7,30 @@ response rows it goes by way of a prompt row.
 
 A prompt row that goes there and back is the same row. What a target cannot hold (a conversation in a media prompt) is
 refused by row.
+
+Rows of other systems (`foreign_rows`) and of any other dataset (`schemas.column_map`) are first made prompt or
+preference rows. Every row that is written has passed the contract of its kind.
 """
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rl_core.data.check.contracts import recognise
-from rl_core.data.prepare.prompt_items import to_json
-from rl_core.data.read.readers import normalise, raw_values
+from rl_core.data.check.contracts import contract_of, recognise
+from rl_core.data.read.foreign_rows import RowFormat, own_row
+from rl_core.data.read.mapped import mapped_row, source_rows
+from rl_core.data.read.parquet_rows import write_parquet_rows
+from rl_core.data.read.readers import normalise
 from rl_core.data.read.sources import data_files
 from rl_core.data.store.atomic import atomic_writer
+from rl_core.envs import accepted_ground_truths
+from rl_core.envs.registration import kinds_of, spec
 from rl_core.errors import DataError
+from schemas.column_map import ColumnMap
 from schemas.contract import SchemaName
+from schemas.ground_truth import ANY_GROUND_TRUTH
 from schemas.media_prompts import KNOWN_FIELDS
 from schemas.problems import get
 from schemas.prompt_rows import reward_spec_of
@@ -30,21 +40,43 @@ Row = dict[str, Any]
 _MEDIA_FIELDS = ("prompt_id", "media_refs", "media")
 
 
-def convert_file(
-    source: str | Path, target: Path, to: SchemaName, *, env_class: str | None = None, prompt_key: str = "prompt"
-) -> int:
-    """Write the rows of `source` as rows of kind `to`. Returns: how many.
+@dataclass(frozen=True)
+class Conversion:
+    """How the rows of a file become those of another."""
 
-    Args: target: `.jsonl`, `.json`, or `.parquet` where every column has one type. env_class: environment of prompt
-    rows that name none.
-    Raises: DataError naming the first row that cannot be converted; `target` is then untouched.
+    to: SchemaName
+    written_as: RowFormat | None = None
+    """The system that wrote them; unset: this project's own kinds."""
+    mapping: ColumnMap = field(default_factory=lambda: ColumnMap({}))
+    """Columns of a dataset that is none of these."""
+    env_class: str | None = None
+    """Environment of prompt rows that name none."""
+    prompt_key: str = "prompt"
+
+    def __post_init__(self) -> None:
+        if self.env_class is not None:
+            kinds_of(spec(self.env_class).load())
+
+
+def convert_file(source: str | Path, target: Path, how: Conversion, *, force: bool = False) -> int:
+    """Write the rows of `source` as rows of another kind. Returns: how many.
+
+    Args: target: `.jsonl`, `.json`, or `.parquet` where every column has one type. force: write over a file.
+    Raises: DataError naming the first row that cannot be converted or breaks the contract of its kind; `target` is
+    then untouched.
     """
-    rows = _converted(source, to, env_class, prompt_key)
+    if target.exists() and not force:
+        raise DataError(
+            f"{target}: there is such a file already; write elsewhere, or over it with --force"
+        )
+    rows = _converted(source, target, how)
     suffix = target.suffix.lower()
     if suffix == ".parquet":
-        return _write_parquet(list(rows), target)
+        return write_parquet_rows(list(rows), target)
     if suffix not in (".jsonl", ".json"):
-        raise DataError(f"{target}: unknown extension {target.suffix!r}; expected .jsonl, .json, .parquet")
+        raise DataError(
+            f"{target}: unknown extension {target.suffix!r}; expected .jsonl, .json, .parquet"
+        )
     num_rows = 0
     with atomic_writer(target) as file:
         for row in rows:
@@ -57,28 +89,54 @@ def convert_file(
     return num_rows
 
 
-def convert_row(row: Mapping[str, Any], kind: SchemaName, to: SchemaName, place: str, env_class: str | None) -> Row:
+def convert_row(
+    row: Mapping[str, Any], kind: SchemaName, to: SchemaName, place: str, env_class: str | None
+) -> Row:
     """One row as a row of another kind. Raises: DataError naming `place`."""
-    if kind is to:
+    if kind is to and to is not SchemaName.PROMPT:
         return dict(row)
+    if SchemaName.PREFERENCE in (kind, to):
+        said = (
+            "it holds two answers: use --to preference"
+            if kind is SchemaName.PREFERENCE
+            else "it holds one answer"
+        )
+        raise DataError(f"{place}: a {kind} row cannot become a {to} row, since {said}")
     prompt_row = _TO_PROMPT[kind](row, place)
     if to is SchemaName.PROMPT:
         return _complete(prompt_row, place, env_class)
     return _FROM_PROMPT[to](prompt_row, place)
 
 
-def _converted(source: str | Path, to: SchemaName, env_class: str | None, prompt_key: str) -> Iterator[Row]:
-    if to is SchemaName.PREFERENCE:
-        raise DataError("preference rows hold two answers, which no other kind of row has; nothing converts to them")
+def _converted(source: str | Path, target: Path, how: Conversion) -> Iterator[Row]:
+    allowed = dict(accepted_ground_truths())
+    contract = contract_of(how.to, target, allowed, how.env_class, pairs_alone=True)
     for file in data_files(source):
-        kind = recognise(file, prompt_key=prompt_key)
-        if kind is SchemaName.PREFERENCE:
-            raise DataError(f"{file}: preference rows hold two answers, which no other kind of row can keep")
-        for raw in raw_values(file, prompt_key=prompt_key):
-            row = {"prompt": raw.value} if isinstance(raw.value, str) else dict(raw.value)
-            if prompt_key != "prompt" and prompt_key in row:
-                row["prompt"] = row.pop(prompt_key)
-            yield convert_row(row, kind, to, f"{file}:{raw.number}", env_class)
+        foreign = how.written_as is not None or how.mapping
+        kind = None if foreign else recognise(file, prompt_key=how.prompt_key)
+        for raw in source_rows(file, how.mapping, how.prompt_key):
+            place = f"{file}:{raw.number}"
+            row = convert_row(*_own_row(raw.value, kind, how, place), how.to, place, how.env_class)
+            if isinstance(env_class := row.get("env_class"), str):
+                # A user's own environment is known to the recipe that names it.
+                allowed.setdefault(env_class, ANY_GROUND_TRUTH)
+            if problems := contract.problems(row):
+                raise DataError(problems[0].at(place))
+            yield row
+
+
+def _own_row(
+    value: Any, kind: SchemaName | None, how: Conversion, place: str
+) -> tuple[Row, SchemaName]:
+    """A row of this project, and its kind. Args: kind: of the file, where it is one of this project's."""
+    row = {"prompt": value} if isinstance(value, str) else dict(value)
+    if how.prompt_key != "prompt" and how.prompt_key in row:
+        row["prompt"] = row.pop(how.prompt_key)
+    if kind is not None:
+        return row, kind
+    made = row if how.written_as is None else own_row(row, how.written_as, place)
+    made = normalise(mapped_row(how.mapping, row, place, over=made))
+    return made, SchemaName.PREFERENCE if "chosen" in made else SchemaName.PROMPT
 
 
 def _prompt_to_prompt(row: Mapping[str, Any], _place: str) -> Row:
@@ -95,7 +153,9 @@ def _media_to_prompt(row: Mapping[str, Any], place: str) -> Row:
     kept = {key: row[key] for key in _MEDIA_FIELDS if get(row, key) is not None}
     clash = sorted((metadata.keys() & kept.keys()) | (metadata.keys() & {"prompt"}))
     if clash:
-        raise DataError(f"{place} field metadata: {', '.join(clash)} would hide the row's own; rename it")
+        raise DataError(
+            f"{place} field metadata: {', '.join(clash)} would hide the row's own; rename it"
+        )
     return {"prompt": [{"role": "user", "content": text}], **metadata, **kept}
 
 
@@ -105,7 +165,9 @@ def _response_to_prompt(row: Mapping[str, Any], place: str) -> Row:
         raise DataError(problems[0].at(place))
     messages = input_messages(row)
     if any(not isinstance(one.get("content"), str) or "role" not in one for one in messages):
-        raise DataError(f"{place} field {PARAMS}.input: holds more than texts, which a prompt row cannot keep")
+        raise DataError(
+            f"{place} field {PARAMS}.input: holds more than texts, which a prompt row cannot keep"
+        )
     others = {key: value for key, value in row[PARAMS].items() if key != "input"}
     rest = {key: value for key, value in row.items() if key != PARAMS}
     return {"prompt": messages, **rest, **({PARAMS: others} if others else {})}
@@ -114,7 +176,11 @@ def _response_to_prompt(row: Mapping[str, Any], place: str) -> Row:
 def _prompt_to_media(row: Row, place: str) -> Row:
     messages = row.get("prompt")
     one = messages[0] if isinstance(messages, list) and len(messages) == 1 else {}
-    if not isinstance(one, Mapping) or one.get("role") != "user" or not isinstance(one.get("content"), str):
+    if (
+        not isinstance(one, Mapping)
+        or one.get("role") != "user"
+        or not isinstance(one.get("content"), str)
+    ):
         raise DataError(f"{place} field prompt: a media prompt is one text; this is a conversation")
     rest = {key: value for key, value in row.items() if key != "prompt"}
     kept = {key: rest.pop(key) for key in _MEDIA_FIELDS if key in rest}
@@ -135,38 +201,23 @@ def _complete(row: Row, place: str, env_class: str | None) -> Row:
     """A prompt row with environment and reward specification, from what a response row has if need be."""
     if get(row, "env_class") is None:
         if env_class is None:
-            raise DataError(f"{place} field env_class: missing; name the environment of these rows with --env-class")
+            raise DataError(
+                f"{place} field env_class: missing; name the environment of these rows with --env-class"
+            )
         row["env_class"] = env_class
     if reward_spec_of(row) is None:
         if (answer := get(row, "expected_answer")) is None:
-            raise DataError(f"{place} field reward_spec: missing, and no expected_answer to make it from")
+            raise DataError(
+                f"{place} field reward_spec: missing, and no expected_answer to make it from"
+            )
         row["reward_spec"] = {"method": "rule", "ground_truth": answer}
     return row
 
 
-def _write_parquet(rows: list[Row], target: Path) -> int:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    from rl_core.data.read.parquet_files import without_nulls
-
-    try:
-        # `Table.from_pylist` knows the first row's columns only.
-        names = list(dict.fromkeys(name for row in rows for name in row))
-        table = pa.table({name: [row.get(name) for row in rows] for name in names})
-    except (pa.ArrowException, OverflowError, TypeError) as error:
-        raise DataError(f"{target}: Parquet needs one type per column ({error}); write .jsonl instead") from error
-    for number, (row, back) in enumerate(zip(rows, table.to_pylist(), strict=True), start=1):
-        if to_json(without_nulls(back), str(target)) != to_json(without_nulls(row), str(target)):
-            raise DataError(f"{target}: row {number} would not come back from Parquet as it is; write .jsonl instead")
-    building = target.with_name(f".{target.name}.tmp")
-    pq.write_table(table, building)
-    building.replace(target)
-    return len(rows)
-
-
 def _refuse(value: Any) -> Any:
-    raise DataError(f"a value of type {type(value).__name__} cannot be written as JSON; convert to .parquet")
+    raise DataError(
+        f"a value of type {type(value).__name__} cannot be written as JSON; convert to .parquet"
+    )
 
 
 _TO_PROMPT: dict[SchemaName, Callable[[Mapping[str, Any], str], Row]] = {
