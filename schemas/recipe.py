@@ -5,6 +5,7 @@ Plug-in blocks (`algorithm`, `rewards`, `environments`) stay mappings here and a
 """
 
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import Any, ClassVar
 
 from pydantic import Field, model_validator
@@ -34,6 +35,15 @@ from schemas.tracks import TracksConfig
 from schemas.unified import UnifiedConfig
 
 
+class OnNoSignal(StrEnum):
+    """What becomes of a run in which no advantage differs from 0 for a while."""
+
+    WARN = "warn"
+    """It says so, with three replies, and goes on."""
+    STOP = "stop"
+    """It says so and ends; finished iterations stay."""
+
+
 class TrainingConfig(Section):
     """How long to train, and in what portions.
 
@@ -61,6 +71,10 @@ class TrainingConfig(Section):
     skip_zero_advantages: bool = True
     """Leave samples whose advantages are all 0, such as those of a group of equal rewards, out of training passes where
     they change nothing. What passes measure (entropy, ratios, clipping) is then measured on the others."""
+    on_no_signal: OnNoSignal = OnNoSignal.WARN
+    """What becomes of a run whose groups had equal rewards throughout for `no_signal_steps` steps."""
+    no_signal_steps: int = Field(default=10, ge=1)
+    """So many steps in a row without a difference in reward; a shorter run is judged by all its steps."""
     keep_last: int = Field(default=2, ge=1)
     """Newest complete checkpoints kept; older ones are removed."""
     keep_best: int = Field(default=0, ge=0)
